@@ -6,11 +6,13 @@ from routekeeper.remoting.interrupt import end_quietly_when_interrupted, ending_
 from routekeeper.remoting.terminal import print_any_text
 from routekeeper.remoting.wall_clock import bear_far_clocks
 
-# Run these lines before the other modules are loaded: loading is slow, and the user may interrupt it.
+# Call these functions before the other modules are imported: the imports take long, and the user may
+# interrupt them.
 end_quietly_when_interrupted()
 bear_far_clocks()
 print_any_text()
-# Check for missing packages before the other modules are loaded: their imports would end in a traceback.
+# Check for missing packages before the other modules are imported: importing a missing package would end in a
+# traceback.
 end_without_extra("mqbench")
 # ruff: noqa: E402
 
@@ -40,7 +42,7 @@ from routekeeper.bench.costs import advice as arithmetic
 from routekeeper.bench.costs.published import load_costs
 from routekeeper.bench.costs.units import DESIGNS, Design
 from routekeeper.bench.given import ARMS, given_cluster, plan_for
-from routekeeper.bench.plan import PlanError, load_plan, only_scenarios, only_series, plans
+from routekeeper.bench.plan import PlanError, load_plan, only_scenarios, only_series, plans, without_arm
 from routekeeper.bench.play.orders import DIVISORS
 from routekeeper.bench.runfolder import REAL, find_run_folders
 from routekeeper.bench.schedule import Comparison
@@ -60,10 +62,10 @@ _INTERRUPT_S: Final = 5.0
 
 
 def is_here(folders: Sequence[str], out: str, master: str | None) -> bool:
-    """Return True if the report uses the Spark that the installed PySpark contains.
+    """Return True if the report can use the Spark that PySpark itself contains.
 
-    For paths that are URIs, or with a ``master``, the report needs the Spark that environment variables
-    such as ``SPARK_HOME`` name.
+    If a path is a URI, or if ``master`` is set, the report needs another Spark: the one that environment
+    variables such as ``SPARK_HOME`` name.
     """
     return master is None and not any(_URI.match(each) for each in (*folders, out))
 
@@ -126,8 +128,9 @@ def check_out(out: Path) -> None:
 def _await_interrupted(child: subprocess.Popen[bytes]) -> None:
     """Wait until an interrupted process has ended its children and has exited.
 
-    If the process still runs after 5 s, interrupt it; after 10 s, kill it. Ctrl-C in a terminal has already
-    interrupted the process. A signal that another program sends to ``mqbench`` has not.
+    Ctrl-C in a terminal interrupts ``mqbench`` and its child process. A signal that another program sends to
+    ``mqbench`` does not reach the child. So if the child still runs after 5 s, interrupt it; after 10 s, kill
+    it.
     """
     try:
         child.wait(_INTERRUPT_S)
@@ -166,7 +169,7 @@ def asked_for(arguments: argparse.Namespace, command: Sequence[str]) -> tuple[Pa
             raise PlanError(f"profile {profile!r} runs RocketMQ's own brokers: it needs {lacking}")
     elif (lacking := apache.missing()) is not None and "apache" in plan.arms:
         print(f"mqbench: the arm apache is left out: it needs {lacking}", file=sys.stderr)
-        plan = msgspec.structs.replace(plan, arms=[arm for arm in plan.arms if arm != "apache"])
+        plan = without_arm(plan, "apache")
     if arguments.series:
         plan = only_series(plan, arguments.series)
     if arguments.scenarios:
@@ -281,8 +284,8 @@ def run(arguments: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def report(arguments: argparse.Namespace, command: Sequence[str]) -> int:
-    # Check local folders now: starting Spark's JVM takes long. Folders that URIs name can only be checked by
-    # Spark.
+    # Check local folders before Spark's JVM is started, because its start takes long. Only Spark can check
+    # folders that URIs name.
     missing = [each for each in arguments.folders if not _URI.match(each) and not Path(each).is_dir()]
     if missing:
         print(f"mqbench: no such folder: {missing[0]}", file=sys.stderr)
@@ -295,8 +298,8 @@ def report(arguments: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def scale(arguments: argparse.Namespace, command: Sequence[str]) -> int:
-    # Import here: this module loads the load generators, which takes long, and other commands do not need
-    # them.
+    # Import here: this import also loads the load generators, which takes long and is not needed by other
+    # commands.
     from routekeeper.bench.scale.command import ScaleError
     from routekeeper.bench.scale.command import scale as measure_or_report
 
@@ -417,7 +420,7 @@ def play(arguments: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def pixels(low: int, high: int) -> Callable[[str], int]:
-    """Return a function that reads a number of pixels from ``low`` to ``high``."""
+    """Return a type for argparse that converts text to a number of pixels from ``low`` to ``high``."""
 
     def read(text: str) -> int:
         if not (text.isascii() and text.isdecimal() and low <= int(text) <= high):
@@ -451,7 +454,7 @@ def designs(text: str) -> list[Design]:
 
 
 def number(low: float, high: float, *, whole: bool = False) -> Callable[[str], float]:
-    """Return a function that reads a number from ``low`` to ``high``."""
+    """Return a type for argparse that converts text to a number from ``low`` to ``high``."""
 
     def read(text: str) -> float:
         kind = "a whole number" if whole else "a number"
@@ -466,8 +469,8 @@ def number(low: float, high: float, *, whole: bool = False) -> Callable[[str], f
     return read
 
 
-#: Arguments of ``advise`` that describe an installation. Each argument has a function that reads its value,
-#: and a help text.
+#: Arguments of ``advise`` that describe an installation. Each has a function that converts its text to a
+#: number, and a help text.
 NUMBERS: Final = {
     "brokers": (number(1, 100_000, whole=True), "brokers, masters and slaves"),
     "topics": (number(1, 10_000_000, whole=True), "topics; advise assumes that each broker has all of them"),
@@ -541,7 +544,11 @@ def add_scale_arguments(child: argparse.ArgumentParser) -> None:
         help="delay links between servers in the part distance by a proxy or by the kernel; the kernel can "
         "also lose packets, and needs root, iproute2 and /dev/net/tun (default: proxy)",
     )
-    child.add_argument("--small", action="store_true", help="tiny sizes, for a trial of a minute or two")
+    child.add_argument(
+        "--small",
+        action="store_true",
+        help="tiny sizes, for a trial of some minutes; the part number takes about 12",
+    )
     child.add_argument(
         "--seed",
         type=int,
@@ -697,7 +704,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _interrupt(*_: object) -> NoReturn:
-    """End a run and its servers when a signal arrives; otherwise its processes would outlive ``mqbench``."""
+    """Handle a signal: end the run and its servers, which would otherwise outlive ``mqbench``."""
     raise KeyboardInterrupt
 
 

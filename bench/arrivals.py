@@ -1,4 +1,4 @@
-"""Instants at which the operations of an open-loop load are due, in order of time (no I/O, no clock)."""
+"""The instants at which the operations of an open-loop load are due, ascending (no I/O, no clock)."""
 
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -13,8 +13,8 @@ class Arrivals(Generic[T]):
     """A schedule of operations at a fixed rate; the due instants do not depend on when callers take them.
 
     Operation ``i`` is due at ``start_ns + (i + phase) / rate``. A system that stalls does not slow the
-    schedule down, so the wait of its operations counts as latency. The ``i``-th operation has the same drawn
-    values in every compared design. All users of one kind in a process share the schedule.
+    schedule down, so the time for which operations wait counts as latency. The ``i``-th operation has the
+    same drawn values in every compared design. All users of one kind in a process share the schedule.
     """
 
     def __init__(

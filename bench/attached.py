@@ -80,7 +80,7 @@ class AttachedCluster(Cluster):
         ]
 
     def observe(self, *, reading: bool) -> None:
-        """Leave the observer running: its queries distort only CPU times, which are not measured here."""
+        """Let the observer read all the time: it distorts only CPU times, which are not measured here."""
 
     def broker_indexes(self) -> list[int]:
         return self._indexes

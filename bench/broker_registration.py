@@ -1,4 +1,4 @@
-"""Registration of a broker with one given nameserver, as operations without I/O.
+"""Registers and unregisters a broker with one nameserver; a client executes these operations (no I/O here).
 
 Tools and load generators use this module; our broker has a schedule of its own. When the connection closes,
 the nameserver drops all brokers that registered over this connection. So each simulated broker needs a client
@@ -25,8 +25,8 @@ from routekeeper.remoting.fields import (
 from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
 from routekeeper.remoting.route import DataVersion, TopicConfig
 
-#: Beginning of the remark in a nameserver's answer, if the nameserver cannot know whether a proposal was
-#: applied. Source: docs/raft-rules.md, rule 2.
+#: A nameserver's remark begins with this text if the nameserver cannot know whether a proposal was applied.
+#: Source: docs/raft-rules.md, rule 2.
 UNKNOWN_MARK = "[OUTCOME_UNKNOWN]"
 
 

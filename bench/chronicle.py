@@ -60,7 +60,7 @@ class Chronicle:
         self.slots.append(Slot(scenario=scenario, folder=folder, begin_ns=begin_ns, end_ns=end_ns))
 
     def loss(self, error: Exception, ends: Iterable[str]) -> str | None:
-        """Return the failure of the measured servers that stopped the harness; None if no server failed.
+        """Return the reason if the harness stopped because measured servers failed; None if no server failed.
 
         Args:
             error: The error that stopped the harness.

@@ -1,6 +1,6 @@
 """All processes of one run: the servers of a compared design, brokers, users and the observer.
 
-This module builds, starts, supervises and stops the processes, and announces the begin and the end of the
+This module builds, starts, supervises and stops the processes, and announces the start and the end of the
 load to the users. Measurements and faults are in :mod:`routekeeper.bench.director`.
 """
 
@@ -48,10 +48,10 @@ from routekeeper.client.config import ClientConfig
 from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.route import TopicConfig
 
-#: Time in s between the instant at which all processes are ready and the begin of the warm-up. Locust creates
+#: Time in s between the instant at which all processes are ready and the start of the warm-up. Locust creates
 #: its users in this time.
 LEAD_S: Final = 0.4
-#: Longest time in s until the observer confirms a command to start or to stop reading.
+#: Longest time in s until the observer confirms a command to start or to stop reading routes.
 OBSERVER_MAX_S: Final = 30.0
 #: Number of times that the harness asks a server for its written bytes, because a busy server may not answer
 #: in time. After the last time the harness continues without the number.
@@ -264,10 +264,10 @@ class Cluster:
         self._start_topics()
 
     def _launch_brokers(self) -> None:
-        """Start the brokers at random instants of a period, so that their heartbeats do not coincide.
+        """Start the brokers at random instants of one heartbeat period, so that heartbeats do not coincide.
 
-        Brokers of a real installation do not start together, either. The spread of their starts decides how
-        soon a nameserver that restarted with empty tables has received a heartbeat from every broker.
+        Brokers of a real installation do not start together, either. The spread also affects a result: a
+        nameserver that restarts with empty tables must wait for a heartbeat from every broker.
         """
         period_s = DOCUMENTED_MS["registerNameServerPeriod"] / 1000 / self.series.timers.divisor
         chance = stream(self.given.seed, "phases of brokers")
@@ -295,7 +295,7 @@ class Cluster:
         self.observer.launch()
 
     def observe(self, *, reading: bool) -> None:
-        """Start or stop the observer's reading; return when the observer has confirmed this command.
+        """Make the observer start or stop reading routes; return when the observer has confirmed it.
 
         Raises:
             ClusterError: If the observer does not confirm in time.
@@ -416,7 +416,10 @@ class Cluster:
                 process.join()
 
     def take_rows(self) -> None:
-        """Do nothing: our programs write events. A subclass converts other programs' output here."""
+        """Do nothing, because our programs write event files.
+
+        A subclass converts the output of other programs here.
+        """
 
     def kill(self) -> None:
         """End all processes that still run."""
@@ -482,7 +485,7 @@ class Cluster:
                 yield end
 
     def server_ends(self) -> Iterator[str]:
-        """Yield a text for each server that ended by itself and is down: how it ended."""
+        """For each server that ended by itself and is down, yield a text that says how it ended."""
         return (end for process in self.server_processes if (end := process.died()) is not None)
 
     def check_others(self, *, load_is_over: bool) -> None:

@@ -1,4 +1,4 @@
-"""Make a comparison round by round, with all designs in random order; resume an interrupted comparison."""
+"""Makes a comparison: each round runs all designs in random order. Resumes an interrupted comparison."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ def missing_turns(out: Path, comparison: Comparison) -> list[Turn]:
 def make_runs(out: Path, comparison: Comparison) -> list[Path]:
     """Make every run that is missing; return the folders of the runs that were made.
 
-    Finished runs of an interrupted round are kept: all designs of a round get the same load and faults from
-    the round's seed, and may run at different times. A run is repeated if stopping its cluster failed.
+    Finished runs of an interrupted round are kept. Load and faults come from the round's seed, so they are
+    the same for a design that runs later. A run is repeated if stopping its cluster failed.
     """
     folders: list[Path] = []
     for round_ in range(ATTEMPTS_MAX):

@@ -1,4 +1,4 @@
-"""The targets of a fault, and the links and directions that the fault cuts (no I/O, no clock)."""
+"""Chooses the targets of a fault, and the directions of links that the fault cuts (no I/O, no clock)."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Director:
 
         Args:
             start_ns: Instant at which the load begins.
-            over: Another thread sets this event to stop this thread.
+            over: An event that another thread sets to stop the thread of this object.
         """
         self.given = cluster.given
         self.plan, self.series = cluster.plan, cluster.series
@@ -111,8 +111,8 @@ class Director:
                     self._cluster.await_brokers()
                     if scenario.name in DEVICE:
                         self._sleep_until(time.monotonic_ns() + SETTLE_NS)
-                # Stop the observer while costs are measured: its 50 queries per second and server would cost
-                # the servers more than idle brokers do.
+                # Stop the observer while costs are measured: it sends 50 queries per second to each server,
+                # which cost more than idle brokers do.
                 of_costs = scenario.name in COSTS
                 self._cluster.observe(reading=not of_costs)
                 if of_costs:
@@ -150,13 +150,16 @@ class Director:
             raise ClusterError("the run was given up")
 
     def _drawn(self) -> float:
-        """Return the random number of the next fault's quiet time; equal in all designs of a round."""
+        """Return the random number that sets the quiet time before the next fault.
+
+        All designs of a round get the same number.
+        """
         return drawn_in_round(self._jitter.random(), block=self.given.block, blocks=self.series.blocks)
 
     # -- new topics ---------------------------------------------------------------------------------------
 
     def _bring_topic(self, scenario: str, n: int, fault: PlannedFault, from_ns: int) -> int:
-        """Create a topic while producers try to send to it; return the end of the observed time in ns."""
+        """Create a topic while producers try to send to it; return the end of the observation in ns."""
         kind = CASES[scenario][fault.case]
         if kind == "first-send":
             self._let_brokers_make_topics()
@@ -199,7 +202,7 @@ class Director:
     # -- faults -------------------------------------------------------------------------------------------
 
     def _strike(self, scenario: str, n: int, fault: PlannedFault, from_ns: int) -> int:
-        """Cause one fault: choose its target, wait, break, wait, repair, wait for restarted servers.
+        """Cause one fault: choose the target, wait, break it, wait, repair it, wait for restarted servers.
 
         Returns:
             The end of the fault's window (the time in which its effects are measured) in ns. From the
@@ -264,10 +267,12 @@ class Director:
         return [everybody[struck]]
 
     def _roles(self) -> list[str]:
-        """Return every server's role, once all servers report a role and a group of servers has a leader.
+        """Return the roles of all servers, as soon as each has a role and there is a leader.
 
-        On a busy machine a group may just be electing a leader. Without this wait, a fault that must hit the
-        leader would hit some other server. After 15 s return the roles as they are.
+        Designs without a leader need no leader here.
+
+        On a busy machine the servers may be electing a leader at this moment. Without this wait, a fault that
+        must hit the leader would hit some other server. After 15 s return the roles as they are.
         """
         servers = self._cluster.servers
         deadline = time.monotonic() + ROLES_MAX_S

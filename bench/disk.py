@@ -24,7 +24,10 @@ _SECTORS_WRITTEN: Final = 6
 
 
 class Written(NamedTuple):
-    """Bytes that one server has written to its files, and its syncs. Use only differences of two readings."""
+    """Bytes that one server has written to its files, and its syncs.
+
+    Only the difference between two readings has a meaning.
+    """
 
     written_bytes: int
     syncs: int
@@ -63,7 +66,7 @@ def size_of(folder: Path) -> int:
 
 
 def figures(lines: Iterable[str]) -> dict[str, float]:
-    """Return the values of lines ``NAME VALUE``, as ``mntr`` and ``/metrics`` print them.
+    """Return the values by name from lines ``NAME VALUE``, such as ``mntr`` and ``/metrics`` print.
 
     Omit lines whose text after the first blank is not a number.
     """

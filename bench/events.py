@@ -88,7 +88,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Truth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One fact that the harness knows for certain, because the harness caused it.
+    """One fact about a broker or a topic, which is certain because the harness caused it.
 
     A broker is dead from ``down`` until the next ``up``, and unreachable from ``cut`` until ``healed``. The
     delay of a topic's change counts from ``changing``.
@@ -138,7 +138,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cut: list[list[str]] | None = None
     """Directions ``[from, to]`` between two processes, on which no bytes pass during the fault."""
     from_ns: int
-    """Begin of the quiet time ``[from_ns, begin_ns)``; the report compares the fault with this time."""
+    """Start of the quiet time ``[from_ns, begin_ns)``; the report compares the fault with this time."""
     begin_ns: int
     """Instant just before the first signal or cut."""
     healed_ns: int | None = None
@@ -182,7 +182,7 @@ class DiskSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     index: int
     """Index of the server; 0 for the ``machine``."""
     t_ns: int
-    """Begin or end of a measured interval. The harness asks for the counts just before the interval begins
+    """Start or end of a measured interval. The harness asks for the counts just before the interval begins
     and just after it ends, so that these requests cost nothing within the interval."""
     written_bytes: int | None = None
     """Bytes that the server has written to its files, from its own counter or from the sizes of the files."""
@@ -226,7 +226,7 @@ FILE_PREFIX: Final[dict[type[Event], str]] = {
 
 
 def instant_of(event: Event) -> int:
-    """Return the instant that decides in which scenario's time an event lies."""
+    """Return the instant that decides to which scenario an event belongs."""
     match event:
         case Operation():
             return event.due_ns

@@ -22,7 +22,7 @@ def middle(values: Sequence[float]) -> float:
 
 
 def spread(values: Sequence[float], form: str) -> str:
-    """Return text with the median, and the smallest and largest value in brackets.
+    """Return a text such as ``5.0 (3.1..9.2)``: the median, then the smallest and the largest value.
 
     Args:
         form: Format of every value, for example ``.2f``.
@@ -46,7 +46,7 @@ def paired(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
 def interval(values: Sequence[float]) -> tuple[float, float]:
     """Return the 95 % confidence interval of the median; its ends are two of the values.
 
-    The result is right for 6 values and more.
+    The result is valid only for 6 or more values.
     """
     ordered = sorted(values)
     apart = int(0.98 * len(ordered) ** 0.5) + 1

@@ -1,9 +1,9 @@
-"""The load of the comparison: Locust users for every compared design; each operation is recorded.
+"""The load of the comparison: Locust users that work with every compared design and record each operation.
 
 :mod:`routekeeper.bench.cluster` starts this file as ``locust --headless -f bench/generator.py --bench-config
-FILE``. All users of a kind share one open-loop schedule: a free user takes the next due operation. Latency
-counts from the due instant, so a stalled server causes latency and not fewer requests. Users keep their
-connections and sessions until some time after the last scenario.
+FILE``. All users of one kind share one open-loop schedule: a user that is free takes the next due operation.
+Latency counts from the due instant, so a stalled server causes latency and not fewer requests. Users keep
+their connections and sessions until some time after the last scenario.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ from routekeeper.client.queue_reader import ReceivedMessage
 from routekeeper.remoting.errors import RemotingError, ResponseError
 from routekeeper.remoting.route import TopicRouteData
 
-#: Interval in s between two checks if a file that the harness writes, such as the configuration, exists.
+#: Interval in s between two checks for a file that the harness will write, such as the configuration.
 AWAIT_S: Final = 0.01
 #: Interval in s between a producer's attempts to send to a new topic. The producers' first attempts are
 #: spread evenly over this interval.
 FIRST_SEND_EVERY_S: Final = 0.1
-#: First number of the messages to new topics; lower numbers are for messages to other topics.
+#: Messages to new topics are numbered from here on; messages to other topics have lower numbers.
 FIRST_MESSAGES_FROM: Final = 1_000_000_000
 #: Name of the message property that holds a message's number.
 MESSAGE_NUMBER: Final = "benchNumber"
@@ -94,7 +94,7 @@ def arm_of(config: ArmConfig) -> Arm:
 
 
 class Generator:
-    """State that all users of this process share."""
+    """The state that all users of this process share."""
 
     def __init__(self, config: GeneratorConfig, environment: Any) -> None:
         self.config = config
@@ -161,7 +161,7 @@ class Generator:
         return gone
 
     def await_beginnings(self, path: Path) -> None:
-        """Wait for the announcement of each new topic, then make every producer try to send to it."""
+        """Wait for the announcement of each new topic; then let every producer try to send to the topic."""
         for topic in self.config.new_topics:
             signal = begin_path(path, topic)
             while not signal.exists():
@@ -209,7 +209,7 @@ class Generator:
 
 
 class ObservedClient:
-    """A client of the load; each change in its cache of routes is recorded."""
+    """A client of the load. It records each change of the routes that it caches."""
 
     def __init__(self, generator: Generator, op: str, number: int) -> None:
         self.side = generator.side(number)
@@ -222,7 +222,7 @@ class ObservedClient:
         )
         self.broker_addrs = dict(
             zip(self.side.brokers.values(), generator.config.brokers, strict=True)
-        )  # maps a broker's address to its number
+        )  # maps the address of a broker to the broker's number
         self._log = generator.log
         self._observed = observed_topics(load)
         self._shown: dict[str, tuple[ViewState, list[int] | None, int | None]] = {}
@@ -241,8 +241,8 @@ class ObservedClient:
         """Ask for the routes after ``after_s`` seconds, and then once in each period.
 
         ``after_s`` is random, as in a real installation, unless ``clients_together`` is set. Clients that
-        start together always poll together. Then the time until the last client knows a change is one random
-        draw from the period, for any number of clients.
+        start together always poll together, so all of them learn of a change at the same time. The time until
+        then is random, up to one period, and does not depend on the number of clients.
         """
         gevent.sleep(after_s)
         if self._ended:
@@ -362,7 +362,7 @@ class ProducingClient(ObservedClient):
 
 
 class ReadingClient(ObservedClient):
-    """A member of the group that consumes the sent messages."""
+    """A consumer in the consumer group that reads all sent messages."""
 
     def __init__(self, generator: Generator, number: int) -> None:
         super().__init__(generator, "read", number)
@@ -424,8 +424,8 @@ def add_arguments(parser: Any) -> None:
 def open_log(environment: Any, **_: Any) -> None:
     path = Path(environment.parsed_options.bench_config)
     print("generator ready", flush=True)
-    # Print "ready" only now, when all modules are loaded: the harness then writes the configuration, and in
-    # it the instant at which the load begins.
+    # Print "ready" only now, when all modules are loaded. The harness then writes the configuration, which
+    # has the instant at which the load begins.
     while not path.exists():
         gevent.sleep(AWAIT_S)
     config = msgspec.json.decode(path.read_bytes(), type=GeneratorConfig)
@@ -453,7 +453,7 @@ def sleep_until(instant_ns: int) -> None:
 
 
 class Staying(User):
-    """A user that has access to the generator, and does not end before the generator ends all users."""
+    """A user that runs until the generator ends all users; it has access to the generator."""
 
     abstract = True
     wait_time = constant(0)
@@ -488,7 +488,7 @@ class Paced(Staying):
 
     @abstractmethod
     def operate(self, number: int, due_ns: int, chosen: Any) -> Operation:
-        """Do one operation now and return its row; the caller sets the row's field ``queued``."""
+        """Do one operation now and return its event; the caller sets the event's field ``queued``."""
 
     @task
     def go_on(self) -> None:

@@ -81,7 +81,7 @@ def observed_topics(load: Load) -> list[str]:
 
 
 def paced(load: Load) -> dict[Op, tuple[float, list[str]]]:
-    """Map each kind of operation that uses lasting connections to its rate per second and its topics."""
+    """Return the rate per second and the topics of each kind of operation over lasting connections."""
     topics = [topic_name(number) for number in range(load.topics)]
     return {
         "lookup": (load.lookup_per_s, [*topics, *observed_topics(load)]),
@@ -91,7 +91,7 @@ def paced(load: Load) -> dict[Op, tuple[float, list[str]]]:
 
 
 def is_versioned(topic: str) -> bool:
-    """Return True if the topic's number of queues is also its version, the number of its changes."""
+    """Return True if each change of the topic sets its number of queues to the number of changes so far."""
     return topic.startswith("sim-")
 
 

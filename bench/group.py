@@ -1,4 +1,4 @@
-"""Servers of one design, for benchmarks that start them directly, and the resources that they have used."""
+"""The servers of one design, started without the comparison's harness, and the resources that they use."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Program that delays packets of a TUN device: ``python -m routekeeper.bench.held_back``.
+"""A program that delays the packets of a TUN device: ``python -m routekeeper.bench.held_back``.
 
-It runs in a network namespace whose routes send packets into the device. It drops a share of the packets, and
-writes all remaining packets into the device again after the delay. The namespace's rules then send these
-packets to the namespace's interface. Needs root.
-
-It waits by ``select``, because Python's ``epoll`` and ``poll`` round to whole milliseconds.
+It runs in a network namespace whose routes send packets into the device. The program drops a share of these
+packets, and writes the others into the device again after the delay. The namespace's rules then send them to
+the namespace's interface. The program needs root. It waits by ``select``, because Python's ``epoll`` and
+``poll`` round to whole milliseconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Describe the build of this Python, or choose the best Python interpreter of this machine.
+"""Describes the build of this Python, or chooses the best Python interpreter of this machine.
 
     python3 -I bench/interpreter.py            print the path of the python3.11 that the Makefile uses
     python3 -I bench/interpreter.py --about    print path, version, compiler and build of this Python as JSON
@@ -21,9 +21,10 @@ from typing import Any
 
 #: Time in s within which an interpreter must answer; otherwise :func:`choose` does not use it.
 ANSWER_S = 20.0
-#: Text for an interpreter if nothing shows that its build is optimised.
+#: Text about the optimisation of an interpreter, if nothing shows that its build is optimised.
 NOT_OPTIMISED = "not known to be optimised"
-#: Text that the benchmarks print with their figures if nothing shows that this Python's build is optimised.
+#: Warning that the benchmarks print with their figures, if nothing shows that this Python's build is
+#: optimised.
 WARNING = (
     "this Python is not known to be built with profile-guided and link-time optimisation; one that is, as "
     "Debian's python3.11, needs about a fifth less CPU time"
@@ -33,7 +34,7 @@ _USUAL = "/usr/bin"
 
 
 def optimised_by(config_args: str, prefix: str, *, debian: bool) -> str | None:
-    """Return the evidence for a build with profile-guided and link-time optimisation; None without evidence.
+    """Return a text that shows that a Python has profile-guided and link-time optimisation, or None.
 
     Two kinds of builds are known to have both optimisations:
 
@@ -50,7 +51,7 @@ def optimised_by(config_args: str, prefix: str, *, debian: bool) -> str | None:
 
 
 def about() -> dict[str, Any]:
-    """Return path, version, compiler and build of this Python, and if it can make a virtual environment."""
+    """Return this Python's path, version and build, and whether it can make virtual environments."""
     reason = optimised_by(
         sysconfig.get_config_var("CONFIG_ARGS") or "",
         sys.base_prefix,
@@ -72,7 +73,7 @@ def describe(found: dict[str, Any]) -> str:
 
 
 def said() -> str:
-    """Return a line that describes this Python, with a warning if it is not known to be optimised."""
+    """Return a line that describes this Python, with a warning if its build may lack optimisation."""
     found = about()
     return f"Python {describe(found)}" + ("" if found["optimised"] else f"\nWARNING: {WARNING}")
 

@@ -1,7 +1,7 @@
-"""Network namespaces by iproute2; needs root.
+"""Makes network namespaces by iproute2; needs root.
 
-Names of one set of namespaces begin with a tag: ``rkb``, the pid of the process that made the set, and the
-set's number. If a process is killed, its namespaces remain; the next process removes them.
+The names of one set of namespaces begin with the set's tag: ``rkb``, the pid of the process that made the
+set, and the number of the set. If a process is killed, its namespaces remain; the next process removes them.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def _remove(chosen: Callable[[str, int], bool]) -> None:
         for name in listed
         if (tag := _TAG.match(name)) is not None and chosen(tag[1], int(tag[2]))
     ]
-    # Also remove the interface that has the tag as its name. The kernel would remove it only some time after
-    # the interface at its other end.
+    # Also remove the interface that has the tag as its name. The kernel removes it, too, but only some time
+    # after the other interface of the pair.
     lines = [f"link del {tag}" for tag in {tag for _, tag in found}]
     lines += [f"netns del {name}" for name, _ in found]
     run(["ip", "-force", "-batch", "-"], lines, check=False)
@@ -82,7 +82,7 @@ def inside(space: str, words: Sequence[str]) -> list[str]:
 
 
 def ip(*lines: str, space: str | None = None) -> None:
-    """Let ``ip`` execute these lines in the namespace ``space``; by default, in this process's own namespace.
+    """Let ``ip`` execute these lines in the namespace ``space``, or else in this process's own namespace.
 
     Raises:
         ClusterError: If a line fails.

@@ -1,9 +1,8 @@
-"""Settings for RocketMQ's Java client (``java/Sender.java``), and rows from the lines that it prints.
+"""Makes settings for RocketMQ's Java client (``java/Sender.java``), and makes rows from its output.
 
-This module does no I/O and reads no clock.
-
-The Java program only writes down requests and answers, and judges no outcome. This module turns its lines
-into rows like those of the Python load generator, so that a report reads only one kind of rows.
+The Java program only writes down requests and answers; it does not judge outcomes. This module turns the
+lines of the program into rows like those of the Python load generator, so that a report reads only one kind
+of rows. This module does no I/O and reads no clock.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class LinesError(ValueError):
 class Did(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="operation"):
     """One operation of the Java client.
 
-    ``errors`` begins with the thrown error; each following error is the cause of the error before it.
+    ``errors`` begins with the thrown error; each further error is the cause of the error before it.
     """
 
     op: Op
@@ -72,7 +71,7 @@ class Did(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="oper
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="view"):
-    """A route in a producer's route table, from some instant on."""
+    """A new route in a producer's route table, and the instant at which it was first seen there."""
 
     client: int
     topic: str
@@ -94,7 +93,7 @@ _DECODER: Final = msgspec.json.Decoder(Did | Shown | Ended)
 
 
 def without_java(load: Load) -> Load:
-    """Return the part of a load that the Java client leaves to the Python load generator."""
+    """Return the load for the Python load generator: without the operations that the Java client does."""
     return msgspec.structs.replace(
         load, lookup_per_s=0.0, send_per_s=0.0, send_once_per_s=0.0, send_clients=0
     )
@@ -158,7 +157,7 @@ def _pairs(data: bytes) -> Iterator[bytes]:
 
 
 def schedule(load: Load, seed: int, start_ns: int, horizon_ns: int) -> Iterator[str]:
-    """Yield the operations that the Python load generator would make, with due instants, as lines of text.
+    """Yield lines for the Java client, with the operations that the Python load generator would make.
 
     Args:
         start_ns: Instant at which the load begins.
@@ -209,7 +208,7 @@ def rows(lines: Iterable[bytes], sides: Sequence[Side]) -> Iterator[Operation | 
 
 
 def operation(did: Did, sides: Sequence[Side]) -> Operation:
-    """Return the row of the comparison for one operation of the Java client."""
+    """Convert an operation of the Java client to an event of the comparison."""
     side = sides[did.client % len(sides)]
     is_lookup = did.op == "lookup"
     if is_lookup:
@@ -238,7 +237,7 @@ def operation(did: Did, sides: Sequence[Side]) -> Operation:
 
 
 def _status(did: Did) -> str | None:
-    """Return the status that a broker gave a message which it stored; None for ``SEND_OK``."""
+    """Return the status of a stored message if it is not ``SEND_OK``, such as ``FLUSH_DISK_TIMEOUT``."""
     return None if did.status in (None, "SEND_OK") else did.status
 
 

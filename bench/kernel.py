@@ -1,7 +1,9 @@
-"""Links that the kernel cuts: every process in a network namespace, see :mod:`routekeeper.bench.namespaces`.
+"""Links that the kernel can cut, because every process runs in a network namespace of its own.
 
-The kernel drops packets to a cut address without an error; TCP sends them again, with doubling pauses. To
-delay packets, the sender's namespace routes them to a TUN device. A program at the device
+The namespaces are described in :mod:`routekeeper.bench.namespaces`.
+
+During a cut, the kernel drops packets without an error. TCP sends them again, and doubles the pause each
+time. To delay packets, the sender's namespace routes them to a TUN device. A program at the device
 (:mod:`routekeeper.bench.held_back`) sends each packet on after the delay, and may drop a share of all
 packets, including handshakes, acknowledgements and repeated packets. Needs root and iproute2; delays need
 /dev/net/tun.
@@ -106,7 +108,7 @@ class KernelNetwork(Network):
         """Delay and drop packets between servers and brokers, until the next call or until :meth:`close`.
 
         One sender can have only one delay for all of its directions. A direction that is not in
-        ``directions`` gets no delay.
+        ``directions`` has no delay.
 
         Args:
             loss: Share of packets that are dropped, 0 to 1.
@@ -160,7 +162,7 @@ class KernelNetwork(Network):
         return done_ns
 
     def counts(self) -> list[Count]:
-        """Return no counts: an interface counts all its links together, and counts repeated packets twice."""
+        """Return an empty list: an interface counts all links together, and counts repeated packets twice."""
         return []
 
     def close(self) -> None:

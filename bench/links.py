@@ -1,22 +1,22 @@
-"""The network of one run: its links, and commands to the proxy through which the links pass.
+"""The links between the processes of a run, and the commands to the proxy that carries the links.
 
 Every link that a fault may cut passes a TCP proxy in a process of its own (:mod:`routekeeper.bench.proxy`),
-unless the kernel cuts links (:mod:`routekeeper.bench.kernel`). Each process connects to addresses of its own,
-so the proxy knows the connecting process by the address. If processes share an address, the first frame of
-the connection names the process.
+unless the kernel cuts links (:mod:`routekeeper.bench.kernel`). For each process, the proxy has addresses to
+which only this process connects. So the proxy knows the connecting process by the address. If processes share
+an address, the first frame of the connection names the process.
 
-A cut by the proxy differs from a real cut in two ways:
+A cut by the proxy differs from a cut of a real network in two ways:
 
 - The proxy still accepts connections, while at a real cut a client would repeat its first packet.
 - Bytes that were sent during the cut arrive at once when the cut ends, while TCP would wait until its next
   repetition.
 
 A delay by the proxy holds each byte back for a given time, separately in each direction. A new connection
-reaches its acceptor when the three packets of TCP's handshake would have passed. So its first answer comes
-two round trips after ``connect``, as without a proxy. Bytes that the proxy still holds when a cut begins wait
-for the cut's end, like bytes that are sent during the cut.
+reaches its acceptor when the three packets of TCP's handshake would have passed. So the first answer on this
+connection comes two round trips after ``connect``, as without a proxy. Bytes that the proxy still holds when
+a cut begins wait for the cut's end, like bytes that are sent during the cut.
 
-A delay by the proxy differs from a real delay in two ways:
+A delay by the proxy differs from a delay in a real network in two ways:
 
 - ``connect`` returns at once, and a refusal comes at once.
 - Packets are neither lost nor sent twice.
@@ -56,7 +56,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     - ``cut``: pass no bytes in these directions.
     - ``heal``: end all cuts; delays stay.
     - ``delay``: hold each byte of these directions back for ``delay_ms`` from now on; 0 ends their delay.
-      Bytes that the proxy already holds keep their order and their time of arrival.
+      Bytes that the proxy holds already still arrive in their order and at their time.
     - ``count``: return the number of bytes that have passed each link.
     - ``look``: return for each direction whether it passes bytes, and its delay.
 

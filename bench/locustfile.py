@@ -1,4 +1,4 @@
-"""Load for any RocketMQ cluster, as a Locust file: ``locust -f bench/locustfile.py --host 127.0.0.1:9876``.
+"""A Locust file that loads any RocketMQ cluster: ``locust -f bench/locustfile.py --host 127.0.0.1:9876``.
 
 Every kind of user also has a Locust file of its own in ``bench/users``. The comparison uses another load,
 :mod:`routekeeper.bench.generator`, which also works with ZooKeeper and records every operation.

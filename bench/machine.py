@@ -1,4 +1,4 @@
-"""The conditions of a measurement: machine, versions, commit."""
+"""Describes the conditions of a measurement: the machine, the versions of programs, and the commit."""
 
 import importlib.metadata
 import os

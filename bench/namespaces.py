@@ -1,4 +1,4 @@
-"""Network namespaces, addresses and routing rules of a cluster whose links the kernel cuts.
+"""The network namespaces, addresses and routing rules of a cluster whose links are cut by the kernel.
 
 This module does no I/O and reads no clock; other code executes the commands that it returns.
 
@@ -8,9 +8,9 @@ program that runs the benchmark). Each connection to the router is a pair of int
 packet's sender by the interface, and its receiver by the address.
 
 The clients form two groups (:data:`routekeeper.bench.cuts.SIDES`), because a network partition puts the
-groups on different sides. One process contains all these clients; it has one network interface for each
-group. Each server and broker has a second address, which only the second group uses. Packets to this address
-leave by the second group's interface.
+groups on different sides. All clients are in one process, but each group has a network interface of its own.
+Each server and broker has a second address, which only the second group uses. Packets to this address leave
+by the second group's interface.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from routekeeper.bench.cuts import SIDES
 from routekeeper.bench.links import Direction
 
 HARNESS: Final = "harness"
-#: Values of N in a cluster's network 198.19.N.0/23. The range is reserved for benchmarks by RFC 2544.
+#: Allowed values of N in the network 198.19.N.0/23 of a cluster. RFC 2544 reserves this range for benchmarks.
 SUBNETS: Final = range(0, 256, 2)
 HELD: Final = "held"
 """Name of the device in a sender's namespace that delays packets."""
 #: Priority of our routing rules. The kernel applies rules with this number before its own rules for the
 #: tables main and default.
 _PREFERENCE: Final = 1000
-#: Number of the routing table for packets after their delay; this table sends the packets to the router.
+#: Number of the routing table that sends packets to the router after their delay.
 _ONWARD: Final = 100
 
 
@@ -76,7 +76,7 @@ class Namespaces:
         ]
 
     def forwarding(self, sender: str) -> str:
-        """Return a shell command that lets a namespace forward its own packets after their delay."""
+        """Return a shell command that makes a namespace forward its own packets after their delay."""
         settings = {"ip_forward": "1", f"conf/{HELD}/accept_local": "1"}
         settings |= {f"conf/{each}/rp_filter": "0" for each in ("all", HELD, sender)}
         return " && ".join(f"echo {value} > /proc/sys/net/ipv4/{name}" for name, value in settings.items())
@@ -105,10 +105,10 @@ class Namespaces:
         ]
 
     def commands(self) -> Iterator[tuple[str | None, list[str]]]:
-        """Yield lines for ``ip`` and the namespace in which to execute them (None: the harness's own).
+        """Yield lines for ``ip``, each with its namespace (None for the harness's own namespace).
 
-        Before these lines are executed, the router and the harness's interface must exist, and the route to
-        all addresses must lead to this interface.
+        Before these lines are executed, the router and the harness's interface must exist. The harness's
+        route to all addresses of the cluster must lead to this interface.
         """
         ends = [*self.names, *SIDES]
         yield (

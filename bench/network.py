@@ -1,4 +1,4 @@
-"""The network of a run, in which faults can cut links, by a proxy of our own or by the kernel."""
+"""The network of a run, whose links a proxy of ours or the kernel can cut."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from routekeeper.bench.processes import ClusterError, Process, ProxyProcess, Rec
 
 
 class Network(abc.ABC):
-    """Hosts of processes, and addresses for their connections. A link is identified by its two processes.
+    """The network between the processes of a run: hosts, addresses and links.
+
+    A link is identified by its two processes.
 
     Cuts do not affect the harness and the observer.
 
@@ -25,7 +27,7 @@ class Network(abc.ABC):
 
     @abc.abstractmethod
     def host(self, name: str) -> str:
-        """Return the host at which the harness, and other servers or brokers, reach a server or a broker."""
+        """Return the host of a server or broker, to which the harness and other processes connect."""
 
     @abc.abstractmethod
     def command(self, name: str, words: Sequence[str]) -> list[str]:
@@ -33,7 +35,7 @@ class Network(abc.ABC):
 
     @abc.abstractmethod
     def dialled(self, dialler: str, acceptor: str, to: str) -> str:
-        """Return the address at which ``dialler`` reaches ``acceptor``, which listens at ``to``."""
+        """Return the address to which ``dialler`` must connect, if ``acceptor`` listens at ``to``."""
 
     def members(self, bound: Mapping[str, str]) -> list[str]:
         """Return the addresses at which raft members connect to each other.
@@ -49,11 +51,14 @@ class Network(abc.ABC):
 
     @abc.abstractmethod
     def carriers(self) -> list[Process]:
-        """Return the processes that carry links, not yet started; after this call no link can be added."""
+        """Return the processes that carry links, without starting them.
+
+        After this call no link can be added.
+        """
 
     @abc.abstractmethod
     def cut(self, directions: Sequence[Direction]) -> int:
-        """Cut these directions (from a process, to a process); return the instant of the cut in ns."""
+        """Cut these directions, each from its first to its second process; return the instant in ns."""
 
     @abc.abstractmethod
     def heal(self) -> int:

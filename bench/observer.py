@@ -1,8 +1,8 @@
-"""Reads the routes of all servers again and again, over links that no fault cuts: ``python -m
-routekeeper.bench.observer``.
+"""Reads the routes of all servers again and again: ``python -m routekeeper.bench.observer``.
 
-The observer is a process of its own, so that its queries do not wait for the queries of the load. SIGUSR1
-stops its queries, SIGUSR2 starts them again, SIGTERM ends the process.
+Faults do not cut the links of this observer. The observer is a process of its own, so that its queries do not
+wait for the queries of the load. SIGUSR1 stops its queries, SIGUSR2 starts them again, SIGTERM ends the
+process.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ async def watch_nameserver(index: int, config: ObserverConfig, log: EventLog, vi
 
 
 class ZooKeeperReader:
-    """One ZooKeeper session with one server, which reads the nodes that tell clients a topic's brokers."""
+    """One session with one ZooKeeper server; it reads the nodes that show clients a topic's brokers."""
 
     def __init__(self, addr: str, session_s: float, reconnect_s: float) -> None:
         # Imported here: only the design ZooKeeper needs kazoo.
@@ -194,7 +194,7 @@ class Observer:
         self._log.flush()
 
     def read(self) -> None:
-        """Start to read routes, over new connections."""
+        """Start reading routes over new connections."""
         if self._readers:
             return
         self._ending = threading.Event()

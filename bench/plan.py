@@ -1,4 +1,4 @@
-"""Plan of a comparison, read from ``plans/NAME.toml`` and checked, and the duration of a comparison."""
+"""The plan of a comparison: reads ``plans/NAME.toml``, checks the values, and computes durations."""
 
 from __future__ import annotations
 
@@ -119,7 +119,10 @@ class PlanError(ValueError):
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Rates and sizes of an open-loop load; a rate is operations per second of all users of a kind."""
+    """Rates and sizes of an open-loop load.
+
+    A rate is the number of operations per second by all users of one kind together.
+    """
 
     lookup_per_s: float
     newcomer_per_s: float
@@ -146,8 +149,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def users(self, op: str) -> int:
         """Return the number of users that share the schedule of a kind of operation.
 
-        The number is a quarter more than is needed if every operation takes its longest time. So an operation
-        never waits for a free user.
+        It is the number that is needed if every operation takes its longest time, plus a quarter. So an
+        operation never waits for a free user.
         """
         rate_per_s, time_outs = {
             "lookup": (self.lookup_per_s, 1),
@@ -160,14 +163,16 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def all_users(self) -> int:
-        """Return the number of users; each simulated broker counts as one user."""
+        """The number of all users; each simulated broker counts as one user."""
         return self.sim_brokers + sum(map(self.users, ("lookup", "newcomer", "send", "send_once")))
 
 
 class PlannedFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One fault of a scenario, with four times in this order: quiet, jitter (random), down, after.
+    """One fault of a scenario.
 
-    ``after_s`` begins when the repair is complete. So the time of a restart is not a part of ``after_s``.
+    Its four times follow one after the other: quiet, jitter (random), down, after.
+
+    ``after_s`` begins when the repair is complete. So ``after_s`` does not contain the time of a restart.
     """
 
     case: str
@@ -234,7 +239,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def plan_in(plan: Plan, series: SeriesPlan) -> Plan:
-    """Return a plan with the load, the brokers and the warm-up of one of its series."""
+    """Return the plan, with its load, brokers and warm-up replaced by those of one of its series."""
     return msgspec.structs.replace(
         plan,
         load=plan.load if series.load is None else series.load,
@@ -247,8 +252,9 @@ def down_seconds(scenario: str, fault: PlannedFault, series: SeriesPlan) -> floa
     """Return the duration of a fault in a series, in s.
 
     The series' ``stretch`` multiplies the duration of a partition and of a broker's fault, but not the
-    duration of other faults. A server's restart or an election takes the same time with every divisor of
-    timers. If the fault's duration grew with the timers, a server's recovery would seem to depend on them.
+    duration of other faults. The divisor of the timers does not change how long a server's restart or an
+    election takes. If the duration of such a fault grew with the timers, a server's recovery would seem to
+    depend on them.
     """
     if fault.case in series.down_s:
         return series.down_s[fault.case]
@@ -260,8 +266,8 @@ def quiet_seconds(fault: PlannedFault, series: SeriesPlan, drawn: float) -> floa
     """Return the quiet time before a fault, in s.
 
     The series' ``stretch`` multiplies the random part, so that a fault happens with equal probability at
-    every instant between two registrations. With a shorter random part, an average of recovery times would be
-    valid only for faults in a part of this interval.
+    every instant between two registrations. With a shorter random part, all faults would fall into a part of
+    this interval, and averages would be valid only for this part.
 
     Args:
         drawn: Random number from 0 to 1.
@@ -270,10 +276,10 @@ def quiet_seconds(fault: PlannedFault, series: SeriesPlan, drawn: float) -> floa
 
 
 def drawn_in_round(drawn: float, *, block: int, blocks: int) -> float:
-    """Return a number from 0 to 1 for a round ("block"), made from a random number from 0 to 1.
+    """Move a random number from 0 to 1 into the part of this range that belongs to a round ("block").
 
-    Each round gets its own part of the range. So the rounds of a series together hit brokers and clients at
-    all phases, although there are only a few rounds.
+    Each round has a part of its own. So the faults of all rounds together happen at all phases of brokers and
+    clients, although there are only a few rounds.
     """
     return (block - 1 + drawn) / blocks
 
@@ -281,8 +287,9 @@ def drawn_in_round(drawn: float, *, block: int, blocks: int) -> float:
 def after_seconds(scenario: str, fault: PlannedFault, series: SeriesPlan, links: Links) -> float:
     """Return the time in s for which the effects of a fault are still measured after the repair.
 
-    After a cut by the kernel, TCP repeats lost packets after pauses that double. So a connection may pass no
-    bytes for about as long as the cut has lasted, or until TCP repeats the first packet of the connection.
+    After a cut by the kernel, this time is longer: TCP doubles the pause before each repetition of a lost
+    packet. So after the repair a connection may pass no bytes for about as long as the cut has lasted. A new
+    connection must wait until TCP repeats its first packet.
     """
     after_s = fault.after_s * series.stretch
     if links == "kernel" and CASES[scenario][fault.case] in _CUTS:
@@ -297,7 +304,7 @@ def seconds_of(scenario: str, fault: PlannedFault, series: SeriesPlan, links: Li
 
 
 def scenarios_of(plan: Plan, series: SeriesPlan) -> list[Scenario]:
-    """Return the scenarios and cases that a series runs; the scenarios are in the plan's order."""
+    """Return the scenarios of a series in the plan's order, each with the cases that the series runs."""
     chosen = [
         msgspec.structs.replace(
             scenario,
@@ -338,6 +345,16 @@ def only_scenarios(plan: Plan, names: Sequence[str]) -> Plan:
     if not having:
         raise PlanError(f"scenarios={','.join(names)}: no chosen series has a case of these scenarios")
     return msgspec.structs.replace(left, series=having)
+
+
+def without_arm(plan: Plan, arm: Arm) -> Plan:
+    """Return a plan without one design, also in series that name their designs."""
+    series = [
+        msgspec.structs.replace(each, arms=[other for other in each.arms if other != arm])
+        for each in plan.series
+        if each.arms != [arm]
+    ]
+    return msgspec.structs.replace(plan, arms=[other for other in plan.arms if other != arm], series=series)
 
 
 def run_seconds(plan: Plan, series: SeriesPlan) -> float:
@@ -492,7 +509,7 @@ def _check_size(plan: Plan, where: str) -> None:
     """Check the load, brokers and warm-up of a plan, or of a plan for one of its series.
 
     Args:
-        where: Beginning of the values' names in error texts.
+        where: Text before the name of a value in error messages, such as ``series.equal.``.
     """
     load = plan.load
     _in_range(f"{where}brokers", plan.brokers, 1, 20)

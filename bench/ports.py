@@ -1,8 +1,10 @@
-"""Ports for the processes of a run; they stay reserved, so a killed server can use its old port again.
+"""Ports for the processes of a run.
+
+A port stays reserved, so a killed server can use its old port again.
 
 The ports lie below the range that operating systems use for outgoing connections. A process reserves whole
-blocks of ports. A socket bound to a block's first port guards the block, so that concurrent comparisons share
-no port.
+blocks of ports. To reserve a block, the process binds a socket to the block's first port. So two comparisons
+that run at the same time share no port.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ from typing import Final
 HOST: Final = "127.0.0.1"
 USABLE: Final = range(20_000, 32_000)
 BLOCK: Final = 250
-#: Number of blocks of ports that a process reserves. This is enough for several clusters, and a port is used
-#: again only after a long time.
+#: Number of blocks of ports that a process reserves: enough for several clusters, and enough that a port is
+#: used again only after a long time.
 BLOCKS: Final = 4
 
 
 class NoPorts(OSError):
-    """Other processes hold all usable ports."""
+    """Too few ports are free, because other processes hold them."""
 
 
 class Ports:
@@ -35,7 +37,7 @@ class Ports:
         self._oldest_first: deque[int] = deque()
 
     def take(self, count: int) -> list[int]:
-        """Return ``count`` different ports without a listener, the longest unused ports first.
+        """Return ``count`` different ports without a listener; ports that were unused for longer come first.
 
         Raises:
             NoPorts: If this process has fewer than ``count`` such ports.

@@ -1,4 +1,4 @@
-"""Processes of a run: start, kill and restart them, and record all their CPU time."""
+"""The processes of a run: starts, kills and restarts them, and records all their CPU time."""
 
 import contextlib
 import os
@@ -171,14 +171,14 @@ class Process:
         return None if self.child is None else self.child.returncode
 
     def died(self) -> str | None:
-        """Return how the process ended by itself; None if it runs, or if this program ended it."""
+        """If the process ended by itself, return a text that says how; otherwise return None."""
         with self._ends:
             if self.child is None or self._ending or self.alive:
                 return None
         return f"{self.name} ended with {self.child.returncode}"
 
     def revive(self) -> str | None:
-        """If the process ended by itself, start it again and return how it ended; otherwise return None."""
+        """If the process ended by itself, restart it and return how it ended; otherwise return None."""
         with self._ends:
             end = self.died()
             if end is not None:
@@ -188,7 +188,7 @@ class Process:
     def _reap(self) -> int:
         """Wait for the process's end, record the resources that it used, and return its exit code.
 
-        The recorded CPU time is exact, because it is read after the end.
+        The recorded CPU time is exact, because it is read after the process has ended.
         """
         with self._ends:
             return self._reaped()
@@ -295,8 +295,9 @@ def sample_process(pid: int, *, role: Role, index: int) -> ProcessSample | None:
 def _cpu_ns(pid: int) -> int | None:
     """Return the CPU time of all threads of a process in nanoseconds; None if the process does not exist.
 
-    A process that has ended still exists until its parent waits for it. The time is read from the clock that
-    clock_getcpuclockid(3) names: it is finer than the times in /proc, which come in ticks of 10 ms.
+    A process that has ended still exists until its parent process waits for it. The time is read from the
+    clock that clock_getcpuclockid(3) names: it is finer than the times in /proc, which come in ticks of 10
+    ms.
     """
     try:
         return time.clock_gettime_ns((~pid << 3) | 2)
@@ -305,7 +306,7 @@ def _cpu_ns(pid: int) -> int | None:
 
 
 def sample_machine() -> ProcessSample:
-    """Return the CPU time of all programs of the machine until now, including time that a hypervisor took."""
+    """Return the CPU time that all programs of the machine have used, and the time that a hypervisor took."""
     times = psutil.cpu_times()
     used = sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
     return ProcessSample(
@@ -325,8 +326,8 @@ class ProxyProcess:
     def _do(self, command: Command) -> Done:
         with self._asking:
             self._write(command)
-            # If the last look is still unanswered, _answer() skips its late answer here. So the next look
-            # must ask the proxy again.
+            # The proxy may not have answered the last command ``look`` yet. _answer() then skips the late
+            # answer, so the next call of look() must send the command again.
             self._is_silent = False
             return self._answer(10.0)
 
@@ -355,7 +356,7 @@ class ProxyProcess:
         return self._do(Command(do="cut", directions=list(directions))).t_ns
 
     def heal(self) -> int:
-        """End all cuts; return the instant at which they ended."""
+        """End all cuts; return the instant at which the cuts ended."""
         return self._do(Command(do="heal")).t_ns
 
     def delay(self, directions: Iterable[Direction], delay_ms: float) -> int:
@@ -374,7 +375,8 @@ class ProxyProcess:
     def look(self, timeout_s: float) -> list[Passes]:
         """Return the present state of each link: open or cut, delay, and bytes passed.
 
-        If the proxy has not answered the last look yet, wait for that answer; do not ask again.
+        If the last call timed out and the proxy has not answered yet, wait for that answer without a new
+        command.
 
         Raises:
             ClusterError: If the proxy does not answer within ``timeout_s``.
@@ -389,7 +391,7 @@ class ProxyProcess:
 
 
 def network_process(links: Sequence[Link], folder: Path, python: str, record: Record) -> ProxyProcess:
-    """Return the process of the proxy for these links; the process is not started yet."""
+    """Return the proxy's process for these links, without starting it."""
     path = folder / "links.json"
     path.write_bytes(msgspec.json.encode(list(links)))
     command = [python, "-m", "routekeeper.bench.proxy", str(path)]

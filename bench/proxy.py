@@ -1,14 +1,15 @@
-"""The proxy that carries the links of a run, so that each direction can be cut or delayed: ``python -m
-routekeeper.bench.proxy``.
+"""The proxy that carries the links of a run: ``python -m routekeeper.bench.proxy``.
 
-Reads :class:`routekeeper.bench.links.Command` lines from stdin and answers on stdout.
+The proxy can cut or delay each direction of each link. It reads lines with
+:class:`routekeeper.bench.links.Command` from stdin, and answers on stdout.
 
-Bytes that are sent into a cut wait in the proxy, and arrive when the cut ends. On a real network they would
-arrive then, too, because TCP sends lost bytes again. The end of a connection also waits at a cut. If a
-connection is opened into a cut and closed before the cut ends, it never reaches the target.
+Bytes that are sent during a cut wait in the proxy, and arrive when the cut ends. On a real network these
+bytes would arrive then, too, because TCP sends lost bytes again. If a process closes a connection during a
+cut, the other process learns of it when the cut ends. If a connection is opened and closed during one cut, it
+never reaches the target.
 
-If the target of a link has no listener, the proxy does not listen for the link either. Connections are then
-refused, as without the proxy. The proxy can do this only on Linux, where the kernel lists the listeners.
+If the target of a link has no listener, the proxy does not listen for the link either. New connections are
+then refused, as without the proxy. The proxy can do this only on Linux, where the kernel lists the listeners.
 Delays are described in :mod:`routekeeper.bench.links`.
 """
 
@@ -35,12 +36,12 @@ from routekeeper.bench.links import Command, Count, Direction, Done, GateState, 
 from routekeeper.remoting.transport.accepting import stop_accepting
 
 _CHUNK: Final = 64 * 1024
-#: Highest number of delayed bytes in one direction of a connection; further bytes wait at their sender, as
-#: with TCP's window.
+#: Highest number of delayed bytes in one direction of a connection. Further bytes wait in the sending
+#: process, as with TCP's window.
 UNDER_WAY_MAX: Final = 1024 * 1024
 #: Interval between two checks for listeners, in seconds.
 _LOOK_S: Final = 0.02
-#: 127.0.0.1 in binary form for each address family; Java listens on this address with an IPv6 socket.
+#: 127.0.0.1 in binary form, for each address family, because Java listens on 127.0.0.1 with an IPv6 socket.
 _LOOPBACK: Final = {
     socket.AF_INET: bytes([127, 0, 0, 1]),
     socket.AF_INET6: bytes(10) + b"\xff\xff" + bytes([127, 0, 0, 1]),
@@ -61,7 +62,7 @@ _ABSOLUTE: Final = 1
 
 
 class Alarm:
-    """Timers with a finer resolution than 1 ms, the resolution of the event loop's timers.
+    """Timers with a finer resolution than the event loop's timers, which have a resolution of 1 ms.
 
     On Linux, the timers use timerfd. On a system without timerfd, the event loop's timers are used.
     """
@@ -108,7 +109,7 @@ class Alarm:
                 os.read(self._timer, 8)
         while self._due and self._due[0][0] <= time.monotonic():
             done = heapq.heappop(self._due)[2]
-            if not done.done():  # a cancelled waiter needs no wake-up
+            if not done.done():  # the waiting task may have been cancelled
                 done.set_result(None)
         if self._due:
             self._set(self._due[0][0])
@@ -139,7 +140,7 @@ class UnderWay:
         self._arrived = asyncio.Event()
 
     async def put(self, data: bytes, due_s: float) -> None:
-        """Wait until at most ``UNDER_WAY_MAX`` bytes are pending, then add a piece behind all others."""
+        """Wait until at most ``UNDER_WAY_MAX`` bytes are pending, then add a piece to the queue."""
         while self._bytes > UNDER_WAY_MAX and not self.lost:
             await self._next_arrival()
         self._last_s = max(self._last_s, due_s)
@@ -179,7 +180,7 @@ class Gate:
         self.delay_s = 0.0
 
     async def passable(self) -> None:
-        """Wait until the gate is open; continue to wait if it closes again before the waiting task runs."""
+        """Wait until the gate is open. If the gate closes again before this task runs, wait again."""
         while not self.open.is_set():
             self.held += 1
             try:
@@ -381,7 +382,7 @@ class Proxy:
         except (OSError, asyncio.IncompleteReadError, ValueError):
             pass  # one end closed, or did not send its name; the code below closes the other end
         finally:
-            self._doubt.set()  # the acceptor may have ended: check the listeners now
+            self._doubt.set()  # check the listeners now, because the acceptor may have ended
             if forward is not None:
                 forward.cancel()
             if passage is not None:
@@ -413,14 +414,14 @@ class Proxy:
                 await under_way.put(data, time.monotonic() + gate.delay_s)
             await self._alarm.until(time.monotonic() + gate.delay_s)
             await under_way.all_arrived()
-            await gate.passable()  # the end of a stream waits at a cut, too
+            await gate.passable()  # during a cut, the end of a stream waits, too
         finally:
             if delivering is not None:
                 delivering.cancel()
                 await asyncio.gather(delivering, return_exceptions=True)
 
     async def _deliver(self, passage: Passage, gate: Gate, under_way: UnderWay) -> None:
-        """Pass each piece of delayed bytes on at its instant of arrival."""
+        """Pass on each piece of delayed bytes when the piece is due."""
         try:
             while True:
                 due_s, data = await under_way.get()
@@ -434,7 +435,7 @@ class Proxy:
             passage.reset()  # this also ends the task that reads from the connection
 
     def _passed(self, passage: Passage, gate: Gate, data: bytes) -> asyncio.StreamWriter:
-        """Pass the bytes of one direction on to the receiver's writer, count them, and return the writer."""
+        """Write bytes to the process that receives them, count them, and return the writer."""
         forward = gate is self._gate((passage.dialler, passage.acceptor))
         writer = passage.onward if forward else passage.back
         assert writer is not None
@@ -445,12 +446,12 @@ class Proxy:
         return writer
 
     async def watch(self) -> None:
-        """Listen for each link exactly while its target has a listener."""
+        """Listen for each link as long as the link's target has a listener, and no longer."""
         while True:
             await self._follow()
             with contextlib.suppress(TimeoutError):
-                # Do not use wait_for(): in Python 3.11 it loses a cancellation that comes together with the
-                # event.
+                # Do not use wait_for(): in Python 3.11 it may lose a cancellation that comes at the same time
+                # as the event.
                 async with asyncio.timeout(_LOOK_S):
                     await self._doubt.wait()
             self._doubt.clear()
@@ -471,8 +472,8 @@ class Proxy:
 def listening_here() -> set[int] | None:
     """Return the ports of 127.0.0.1 with a listener; None if the system does not list them.
 
-    The function asks the kernel (inet_diag, sock_diag(7)). A test connection to each port would be wrong: a
-    server would count it as a silent connection.
+    The function asks the kernel (inet_diag, sock_diag(7)). It does not connect to the ports: a server would
+    count such a connection as one of a silent client.
     """
     found: set[int] = set()
     try:
@@ -504,7 +505,7 @@ def _take_listening(answer: bytes, host: bytes, found: set[int]) -> bool:
 
 
 async def _hello(link: Link, reader: asyncio.StreamReader) -> tuple[str, bytes]:
-    """Read the first frame, which names a raft member; return the dialler's name and the bytes read."""
+    """Read a connection's first frame, which names a raft member. Return the member's name and the bytes."""
     size = await reader.readexactly(4)
     length = struct.unpack(">I", size)[0]
     if length > _HELLO_MAX:

@@ -1,9 +1,9 @@
-"""Publishes a finished measurement: its page, and the raw data from which anybody can make the page again.
+"""Publishes a finished measurement: the page, and the raw data from which anybody can make the page again.
 
     python -m routekeeper.bench.publish RESULT TO
     python -m routekeeper.bench.publish --again PUBLISHED
 
-RESULT is the folder of ``mqbench compare`` with its ``report.html``. The folder TO receives:
+RESULT is a folder that ``mqbench compare`` has written, with its ``report.html``. The folder TO receives:
 
 - ``report.html``;
 - the tables ``values.csv``, ``conditions.csv`` and ``undivided.csv``;
@@ -16,10 +16,10 @@ void``. Leave out ``void`` if no attempt was void.
 If RESULT holds series of ``mqbench scale``, the folder TO receives:
 
 - ``scale.html`` and its tables ``scale-curves.csv`` and ``scale-figures.csv``;
-- for each series a folder with ``order.json`` (its settings), ``rows.jsonl`` (one line for each measurement;
-  the page is made from these lines), and ``events-DESIGN.tar.xz``, the raw events of each design.
+- for each series a folder with its settings (``order.json``), one line for each measurement (``rows.jsonl``,
+  from which the page is made), and the raw events of each design (``events-DESIGN.tar.xz``).
 
-``--again`` makes the page and the tables of a published folder anew. Use it after the report's code has
+``--again`` makes the page and the tables of a published folder again. Use it after the report's code has
 changed.
 """
 
@@ -49,8 +49,8 @@ SCALE_ARCHIVES: Final = "events-{design}.tar.xz"
 TABLES: Final = ("values.csv", "conditions.csv", "undivided.csv")
 #: Size in bytes of the largest archive that a repository should hold; publish larger archives with a release.
 COMMITTED_BYTES_MAX: Final = 10_000_000
-#: LZMA filters that make archives one sixth smaller than the preset alone, because events are unaligned text
-#: with many digits.
+#: LZMA filters for unaligned text with many digits, such as events. With them, archives are one sixth smaller
+#: than with the preset alone.
 _FILTERS: Final = [
     {
         "id": lzma.FILTER_LZMA2,
@@ -109,9 +109,10 @@ def publish(result: Path, to: Path) -> list[Path]:
 
 
 def publish_scale(result: Path, to: Path) -> list[Path]:
-    """Write rows and raw events of the series at or below ``result`` into ``to``; return the archives' paths.
+    """Write the rows and raw events of all series in ``result`` into ``to``; return the archives' paths.
 
-    Page and tables are made from all series in ``to``: parts may be measured and published one by one.
+    A series is in ``result`` itself or below it. The page and the tables are made from all series in ``to``,
+    so that parts can be measured and published one by one.
 
     Raises:
         PublishError: If ``result`` has two series of one part, or a series without rows.
@@ -170,7 +171,8 @@ def _pack(name: Path, paths: Sequence[Path], root: Path) -> None:
         lzma.open(name, "wb", filters=_FILTERS) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive,
     ):
-        # Put files of one kind side by side: they resemble each other, so they compress better.
+        # Put files of one kind one after the other, because similar files compress better when they are close
+        # together.
         for path in sorted(paths, key=lambda path: (path.name, path)):
             archive.add(path, str(path.relative_to(root)), filter=_without_origin)
 
@@ -188,7 +190,7 @@ def remake(published: Path, to: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=".publish-", dir=to) as folder:
         unpacked, made = Path(folder, "raw"), Path(folder, "made")
         made.mkdir()
-        for name in NEIGHBOURS:  # the page links to pages that lie beside it
+        for name in NEIGHBOURS:  # the page links to other pages in the same folder
             if (published / name).is_file():
                 shutil.copyfile(published / name, made / name)
         for archive in archives(published):

@@ -1,7 +1,7 @@
-"""A cluster that runs RocketMQ's own brokers and Java client, together with our nameservers.
+"""A cluster with RocketMQ's own brokers and Java client, and with our nameservers.
 
-A run with this cluster shows whether the comparison's own brokers and clients behave like RocketMQ's.
-Simulated brokers, new clients and the observer are the same programs as in every other run.
+A run with this cluster shows whether the comparison's own brokers and clients behave like RocketMQ's. The
+simulated brokers, the new clients and the observer are the same as in every other run.
 """
 
 from __future__ import annotations
@@ -126,14 +126,13 @@ class RealCluster(Cluster):
     def stop(self) -> None:
         self.observer.terminate()
         self.observer.join()
-        # Kill the brokers: nothing is measured any more, and an orderly end of these programs takes ten
-        # seconds.
+        # Kill the brokers now that all is measured: an orderly end of RocketMQ's brokers takes ten seconds.
         for process in self.brokers:
             process.kill()
         super().stop()
 
     def take_rows(self) -> None:
-        """Convert the Java client's lines to rows as our own clients record them, and record these rows.
+        """Convert the lines of the Java client to the rows that our own clients write, and record the rows.
 
         Raises:
             ClusterError: If a line cannot be read.

@@ -1,4 +1,4 @@
-"""Writers of event files. They write whole lines, so a killed process leaves complete lines."""
+"""Writers of event files. Each write has whole lines only, so a killed process leaves no partial line."""
 
 import os
 import re
@@ -18,7 +18,7 @@ FLUSH_INTERVAL_NS: Final = 200_000_000
 """Time in ns between two writes by :meth:`EventLog.flush_if_due`."""
 
 REMARK_LENGTH_MAX: Final = 200
-"""Largest number of characters of a remark that are recorded; longer remarks only need more disk space."""
+"""Largest number of characters of a remark that are recorded; longer remarks are cut, to save disk space."""
 
 _PROCESS_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -47,15 +47,16 @@ class Recorder:
         self._encoder = msgspec.json.Encoder()
 
     def record(self, event: msgspec.Struct) -> None:
-        """Add one event to the buffer. If it then holds more than ``BUFFER_SIZE`` bytes, write to the file.
+        """Add one event to the buffer.
 
-        Write the earlier events, and also the new event if it alone is larger than ``BUFFER_SIZE``.
+        If the buffer then has more than ``BUFFER_SIZE`` bytes, write the earlier events to the file. If the
+        new event alone is larger than ``BUFFER_SIZE``, write this event, too.
         """
         before = len(self._buffer)
         self._encoder.encode_into(event, self._buffer, -1)
         self._buffer += b"\n"
         if len(self._buffer) > BUFFER_SIZE:
-            self._write(before)  # write the earlier lines now: a write holds whole lines only
+            self._write(before)  # write the earlier lines first, because a write has whole lines only
             if len(self._buffer) > BUFFER_SIZE:
                 self._write(len(self._buffer))
 

@@ -1,4 +1,4 @@
-"""The smallest difference that each measure of the comparison can show (no I/O, no clock)."""
+"""The smallest difference between designs that each measure of the comparison can show (no I/O, no clock)."""
 
 from __future__ import annotations
 

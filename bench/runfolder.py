@@ -9,14 +9,14 @@ Layout, Hive style, so that Spark turns the path into columns::
     OUT/void/...the same path.../attempt=1/
 
 A round ("block" in paths and code) has one run of every design ("arm") with the same seed, hence with the
-same load and faults. Several scenarios of one round and design come from one cluster, one slot of time after
-the other. Such runs have the same ``session``.
+same load and faults. One cluster makes the runs of several scenarios of one round and design, one after the
+other. Such runs have the same ``session``.
 
 The manifest is written when the run is over. The report does not use a folder without a manifest, or with a
 manifest without ``ended_ns``.
 
 If the harness failed, the run is void: its manifest is kept in ``void``, and the run is made again at the
-same place of its round and with the same seed. A run in which a server ended by itself, or did not serve in
+same place in its round, with the same seed. A run in which a server ended by itself, or did not serve in
 time, is not void: the run counts as lost for its design.
 """
 
@@ -179,7 +179,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     started_ns: int
     """Instant at which the load began. If it never began, instant at which the run was prepared."""
     measure_begin_ns: int
-    """Begin of the measured time. Operations due earlier belong to the warm-up or to the scenario before."""
+    """Start of the measured time. Operations due earlier belong to the warm-up or to the scenario before."""
     measure_end_ns: int
     """End of the measured time. Operations due then or later do not count, although users still send some."""
     ended_ns: int | None = None
@@ -258,7 +258,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def find_run_folders(roots: list[Path]) -> list[Path]:
-    """Return every run folder at or below ``roots``, each once, sorted by path, without void attempts.
+    """Return all run folders at or below ``roots``, sorted by path, without duplicates and void attempts.
 
     A root may be a run folder itself, ``OUT``, ``OUT/runs`` or any folder between. A run folder is recognised
     by its name, so that a folder without a manifest is found, too, and can be reported.

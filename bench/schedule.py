@@ -1,4 +1,4 @@
-"""The runs of a comparison, their order, and the time that they take (no I/O, no clock)."""
+"""The runs of a comparison, their order, and their expected duration (no I/O, no clock)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from routekeeper.bench.given import Given
 from routekeeper.bench.plan import Plan, SeriesPlan, drawn_order, run_seconds
 from routekeeper.bench.runfolder import Arm, Series, run_folder
 
-#: Expected seconds for the starts and restarts of servers in a run; used until the first run is over. In six
-#: rounds of "compare", these took 9 s with either of our modes, and 21 s with ZooKeeper.
+#: Expected time in s for all starts and restarts of servers in a run; used until the first run is over.
+#: Measured in six rounds of the plan "compare": 9 s with each of our modes, and 21 s with ZooKeeper.
 OVERHEAD_S: Final = 14.0
 #: Expected seconds for making the report.
 REPORT_S: Final = 45.0
@@ -85,7 +85,10 @@ def block_seed(seed: int, series: str, block: int) -> int:
 
 
 def turns_of_block(plan: Plan, series: SeriesPlan, block: int, seed: int) -> list[Turn]:
-    """Return a round's turns in random order; a void run is made again at its place in this order."""
+    """Return the turns of a round in random order.
+
+    If a run is void, it is made again at its place in this order.
+    """
     own = block_seed(seed, series.name, block)
     order = drawn_order(series.arms or plan.arms, stream(own, "order of arms"))
     return [

@@ -1,7 +1,8 @@
-"""One cluster from its start to its run folders: applies the load, records events, and sorts them into runs.
+"""Runs one cluster: starts it, applies the load, records events, and sorts the events into run folders.
 
-:mod:`routekeeper.bench.cluster` has the processes, :mod:`routekeeper.bench.director` the timetable.
-:mod:`routekeeper.bench.chronicle` records the scenarios that are lost because the design's servers failed.
+:mod:`routekeeper.bench.cluster` manages the processes. :mod:`routekeeper.bench.director` executes the
+timetable. :mod:`routekeeper.bench.chronicle` records the scenarios that are lost because the design's servers
+failed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from routekeeper.bench.split import Slot, split
 SAMPLE_EVERY_S = 0.2
 COUNT_EVERY_S: Final = 0.5
 TICK_S: Final = 0.01
-#: Seconds that users may take to stop: the longest request, and Locust's own shutdown.
+#: Longest time in s for users to stop: the time of the longest request, and of Locust's own shutdown.
 GENERATOR_END_S: Final = 20.0
 
 MakeCluster = Callable[[SessionPlan, Record], Cluster]
@@ -80,12 +81,13 @@ class Session:
         return self.end()
 
     def measure(self, before_load: Callable[[], object]) -> None:
-        """Start everything, and wait for the end of load and faults; :meth:`end` ends the processes.
+        """Start all processes, and wait for the end of load and faults; :meth:`end` then ends the processes.
 
         If a design's servers fail before the load begins, every scenario of the round counts as lost.
 
         Args:
-            before_load: Called when everything has started; returns when nothing else needs the machine.
+            before_load: Called when all processes have started. It returns when no other work uses the
+                machine.
 
         Raises:
             ClusterError: If the harness failed. The runs are then void, their manifests are in the folder of
@@ -100,7 +102,7 @@ class Session:
                 self._drive()
 
     def _starts(self, before_load: Callable[[], object]) -> bool:
-        """Start everything and begin the load; return False if the servers failed before the load began."""
+        """Start all processes and begin the load; return False if the servers failed before that."""
         try:
             self._progress(self.cluster.first_step)
             self.cluster.start()
@@ -117,7 +119,7 @@ class Session:
         return True
 
     def end(self) -> list[Path]:
-        """Stop everything and return the runs' folders.
+        """Stop all processes and return the runs' folders.
 
         Raises:
             ClusterError: If the harness failed, as for :meth:`measure`.

@@ -1,7 +1,7 @@
-"""A slow disk for single processes: a shim that is loaded before the C library makes their syncs slower.
+"""Makes the disk of single processes slow, by a shim: a library that is loaded before the C library.
 
-The shim replaces ``fsync`` and ``fdatasync``. It calls the C library's function; then it sleeps if a certain
-file exists. The harness makes and removes this file. So the disk of one server in a running group can be made
+The shim replaces ``fsync`` and ``fdatasync``. It calls the C library's function, and then sleeps if a certain
+file exists. The harness makes and removes this file. So it can make the disk of one server in a running group
 slow, and fast again.
 
 The shim works for any program that calls the C library, such as Python and a JVM. It needs Linux and a C
@@ -53,7 +53,7 @@ int fdatasync(int file) {
 
 
 def missing() -> str | None:
-    """Return the thing that this machine lacks for a slow disk; None if it lacks nothing."""
+    """Return a text that names what this machine lacks for a slow disk; None if it lacks nothing."""
     if sys.platform != "linux":
         return "Linux"
     return None if shutil.which("cc") else "a C compiler (cc on PATH)"
@@ -83,7 +83,7 @@ class SlowDisks:
             raise ClusterError(f"the shim of the slow disk does not compile: {done.stderr.strip()[:500]}")
 
     def prefix(self, index: int) -> list[str]:
-        """Return the words to put before a process's command line, so that its syncs can be delayed."""
+        """Return words to put before a command line, so that the syncs of its process can be delayed."""
         return [
             "env",
             f"LD_PRELOAD={self._shim}",

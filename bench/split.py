@@ -1,11 +1,11 @@
-"""Distributes the events that one cluster's processes recorded to the runs of its scenarios.
+"""Distributes the events of one cluster to run folders, one for each scenario that the cluster has run.
 
 All processes write to one folder while the cluster runs. Afterwards each event goes to the run whose time
 contains the event's instant. An event before the first run, or between two runs, goes to the next run. After
 the last run, only views and deliveries are kept, because they show changes and messages of the last run.
 
-Every view and every broker's state is written once more at the begin of each run, so that each run can be
-read without the other runs.
+Each run begins with a copy of every view and of every broker's state, so that it can be read without the
+other runs.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def placed(events: Iterable[Event], slots: list[Slot]) -> Iterator[tuple[int, Ev
             standing[key] = event
         if place < len(slots):
             yield place, event
-        # keep views and deliveries after the last run: they show changes and messages of this run
+        # keep views and deliveries after the last run, because they show changes and messages of this run
         elif isinstance(event, (View, Delivery)):
             yield len(slots) - 1, event
     for rest in range(stated + 1, len(slots)):
@@ -88,7 +88,7 @@ def placed(events: Iterable[Event], slots: list[Slot]) -> Iterator[tuple[int, Ev
 
 
 def _by_time(events: Iterable[Event]) -> Iterator[Event]:
-    """Yield views and truths in the order of their instants; leave the large files of operations unsorted."""
+    """Yield the events of a file: views and truths sorted by their instants, other events in file order."""
     iterator = iter(events)
     first = next(iterator, None)
     if first is None:
@@ -101,7 +101,7 @@ def _by_time(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def _key(event: Event) -> object | None:
-    """Return the subject whose lasting state an event describes; None if it describes no lasting state."""
+    """Return a key of the object whose lasting state an event describes; None if it describes none."""
     match event:
         case View():
             return event.observer, event.index, event.topic

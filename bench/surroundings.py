@@ -1,4 +1,4 @@
-"""Settings of the shell and the system that a run depends on: Spark, Java, locale, home, user."""
+"""Settings of the shell and of the system that affect a run: Spark, Java, locale, home folder, user."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ differently.
 
 
 def own_spark(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment in which PySpark starts its own Spark, on this machine."""
+    """Return environment variables with which PySpark starts its own Spark on this machine."""
     kept = {name: value for name, value in environment.items() if _FOREIGN.fullmatch(name) is None}
     return kept | {"LC_ALL": "C.UTF-8"}
 
@@ -45,9 +45,9 @@ def nameless() -> str | None:
 
 
 def cache_home() -> Path:
-    """Return the folder for files that programs can make again.
+    """Return the folder for files that programs can make again (the cache).
 
-    If the user has no home, or may not write there, the folder is a temporary folder of this user.
+    If the user has no home folder, or may not write there, return a temporary folder of this user.
     """
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

@@ -1,4 +1,4 @@
-"""Timers of the systems that are compared: as documented, and as a run divides them (no I/O, no clock)."""
+"""The timers of the compared systems: the documented values, and the divided values of a run (no I/O)."""
 
 from dataclasses import replace
 from typing import Final

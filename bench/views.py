@@ -1,4 +1,4 @@
-"""Changes in an observer's readings of brokers and topics, one row for each change (no I/O, no clock)."""
+"""Finds the changes of routes in an observer's readings; makes one row for each change (no I/O, no clock)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class _Shown:
 
 
 class Views:
-    """The route that one observer read last for each topic, and the time of that reading."""
+    """The last route that one observer has read for each topic, and the time of this reading."""
 
     def __init__(self, observer: Observer, index: int) -> None:
         self._observer = observer
@@ -31,7 +31,7 @@ class Views:
         sent_ns: int,
         seen_ns: int,
     ) -> View | None:
-        """Store one reading of a topic; return a row if the previous reading was different, else None."""
+        """Store a reading of a topic's route; return a row if the route has changed, else None."""
         value = (state, brokers, version)
         before = self._shown.get(topic)
         if before is not None and before.value == value:

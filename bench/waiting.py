@@ -1,4 +1,4 @@
-"""Concurrent calls for Locust users, which run as greenlets."""
+"""Makes calls concurrently for Locust users, which run as greenlets."""
 
 from __future__ import annotations
 

@@ -75,8 +75,8 @@ def main(
 ) -> int:
     """Run ``mqbroker``; return its exit code. docs/operations.md lists the exit codes.
 
-    At SIGHUP the broker reads settings and files again. If the reason for SIGHUP is a closed terminal, the
-    broker shuts down in an orderly way, with exit code 129.
+    At SIGHUP the broker reads its settings and the files that it watches (such as certificates) again. If
+    SIGHUP means that the terminal was closed, the broker shuts down in an orderly way, with exit code 129.
 
     Args:
         announcer: Factory of the object that registers the broker with nameservers.
@@ -197,7 +197,7 @@ def _complain(error: Exception) -> int:
 
 
 def _bind_unnamed(arguments: argparse.Namespace, file: Mapping[str, str]) -> bool:
-    """Return True if the user sets a settings file or a port, but no address to bind.
+    """Return True if the user gives a settings file or a port, but no address to bind.
 
     In this case RocketMQ listens on all addresses, but this broker listens on loopback only.
     """
@@ -224,7 +224,7 @@ def _file(name: str | None) -> dict[str, str]:
 
 
 def _set_up_logging(arguments: argparse.Namespace, file: Mapping[str, str]) -> None:
-    """Set up the program's log before all other settings are read, so that their errors are logged.
+    """Set up the program's log first, so that errors in all other settings are logged.
 
     Flags win over the settings file.
 
@@ -357,7 +357,7 @@ def _founding(config: BrokerConfig, *, is_named: bool) -> tuple[Path, str]:
     """
     asked = config.broker_name or None if is_named else None
     if asked is not None and not is_broker_name(asked):
-        return Path(config.store_path or "data"), asked  # `validate` refuses this name later.
+        return Path(config.store_path or "data"), asked  # `validate` later raises the error for this name.
     try:
         if config.store_path:
             directory = Path(config.store_path)

@@ -68,7 +68,7 @@ RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "maxClientBytes": (1, 1024**3),
 }
 
-# Blanks that are removed around a value. The patterns use [0-9], because \d accepts digits of all scripts.
+# _BLANKS are removed around a value. _WHOLE and _DECIMAL use [0-9], because \d accepts digits of all scripts.
 _BLANKS: Final = " \t\r\n\f"
 _NAME: Final = re.compile(rf"[.{CHARACTERS}]{{1,{TOPIC_LENGTH_MAX}}}")
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
@@ -78,7 +78,8 @@ _DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{0,18})?")
 def _key(name: str, *, live: bool = False, secret: bool = False) -> dict[str, Any]:
     """Return the metadata of a setting: its key in RocketMQ's file, and two flags.
 
-    ``live``: request 25 may change the setting at run time. ``secret``: the broker never shows the value.
+    ``live``: request 25 (UPDATE_BROKER_CONFIG) may change the setting at run time. ``secret``: the broker
+    never shows the value.
     """
     return {"key": name, "live": live, "secret": secret}
 
@@ -381,7 +382,7 @@ class BrokerConfig:
 
 
 _FIELDS: Final = {item.metadata["key"]: item for item in fields(BrokerConfig)}
-#: Keys that request 25 may change. Never add paths or addresses to bind to this set.
+#: Keys that request 25 (UPDATE_BROKER_CONFIG) may change. Never add paths or addresses to bind to this set.
 LIVE_KEYS: Final = frozenset(key for key, item in _FIELDS.items() if item.metadata["live"])
 #: Keys whose values the broker never shows.
 SECRET_KEYS: Final = frozenset(key for key, item in _FIELDS.items() if item.metadata["secret"])
@@ -406,7 +407,7 @@ IMPORTANT_KEYS: Final = frozenset(
 
 
 def apply_properties(config: BrokerConfig, values: Mapping[str, str]) -> tuple[BrokerConfig, tuple[str, ...]]:
-    """Return a copy of the config with the given ``values``, and the keys in ``values`` that are unknown.
+    """Return two results: a copy of the config with the new ``values``, and the unknown keys in ``values``.
 
     Raises:
         SettingError: If a known key has a value of the wrong type.
@@ -460,7 +461,8 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
 
 def _parse(key: str, text: str, kind: type) -> Any:
     if not text.isprintable():
-        # A line break in a value would let request 26's answer show another, false setting.
+        # The answer to request 26 has one setting per line. After a line break, the rest of a value would
+        # look like another setting.
         raise SettingError(f"{key}={text[:80]!r}: allowed are printable characters on one line")
     if kind is str:
         return text.upper() if key == "logLevel" else text

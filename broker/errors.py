@@ -8,7 +8,7 @@ from typing import Final
 
 from routekeeper.remoting.codes import ResponseCode
 
-#: Errors that mean a lack of space: disk full, the user's quota used up, or the file too large.
+#: Error numbers that mean a lack of space: disk full, the user's quota used up, or the file too large.
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -87,7 +87,7 @@ _REASONS: Final[dict[int, Refused]] = {
 
 
 def refused_for(error: OSError | StoreUnavailable) -> Refused:
-    """Return the reason under which to count a send that failed because of the disk."""
+    """Return the reason under which ``/metrics`` counts a send that failed because of the disk."""
     if isinstance(error, StoreUnavailable):
         return error.reason
     return Refused.DISK_FULL if error.errno in _FULL else Refused.DISK_FAILED

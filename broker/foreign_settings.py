@@ -22,7 +22,8 @@ _REPLICATION: Final = ("enableDLegerCommitLog", "enableControllerMode")
 #: Settings for which a value below the lower bound is replaced by the lower bound, as in RocketMQ. For all
 #: other settings, a value below the lower bound is an error.
 _MOVED_UP: Final = frozenset({"diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio"})
-#: Settings whose value outside the range is an error: no other number can replace a port, for example.
+#: Settings for which a value outside the range is always an error. For example, no other port can replace an
+#: invalid port, because clients would not find the broker there.
 _EXACT: Final = frozenset({"listenPort", "advertisePort", "haListenPort", "brokerPermission", "timerDivisor"})
 
 
@@ -35,7 +36,7 @@ def fit_settings(values: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, 
     fitting, warnings = dict(values), []
     for key, text in values.items():
         value = text.strip().lower()
-        if key == "useTLS":  # RocketMQ's other name of tls.enable; in a file useTLS wins, as in RocketMQ
+        if key == "useTLS":  # RocketMQ's other name for tls.enable; useTLS wins if a file has both
             del fitting[key]
             fitting["tls.enable"] = value
             continue

@@ -1,4 +1,5 @@
 """Producers, consumers and administration. Users import these classes from :mod:`routekeeper`."""
 
-if __name__ != "routekeeper.client":  # imported under another name, the package would define each class twice
+# If the package had a second name, Python would load each class twice.
+if __name__ != "routekeeper.client":
     raise ImportError(f"{__name__!r} is installed as routekeeper.client: import it by this name")

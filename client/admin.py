@@ -1,4 +1,4 @@
-"""Requests of administrators to nameservers and brokers, as operations that do no I/O themselves."""
+"""Administrative requests to nameservers and brokers. They are operations, which do no I/O themselves."""
 
 from __future__ import annotations
 
@@ -50,9 +50,10 @@ QUEUE_NUMS_MAX: Final = 65536
 class Admin:
     """Operations on nameservers and brokers.
 
-    Each read goes to one nameserver. A change goes to all nameservers, because independent nameservers share
-    no data. Such changes are: KV config, settings, write permissions, and deletions of topics. The result of
-    a change has one entry for each nameserver: its answer or the error.
+    A read of nameserver data asks one nameserver. A change of nameserver data goes to all nameservers,
+    because independent nameservers share no data. Nameserver data are the KV config, the settings, the write
+    permissions and the topics. The result of such a change has one entry for each nameserver: the answer or
+    the error.
     """
 
     def __init__(self, directory: Directory) -> None:
@@ -156,7 +157,7 @@ class Admin:
         return self._directory.tell_each(RemotingCommand.request(RequestCode.GET_NAMESRV_CONFIG))
 
     def update_namesrv_config(self, settings: Mapping[str, str]) -> Operation[tuple[EachAnswer, ...]]:
-        """Change settings of each nameserver while it runs."""
+        """Change settings of each nameserver; no nameserver needs a restart."""
         body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
         return self._directory.tell_each(
             RemotingCommand.request(RequestCode.UPDATE_NAMESRV_CONFIG, body=body)
@@ -210,8 +211,8 @@ class Admin:
             InvalidArgument: If a number is out of range; nothing was sent.
             PartlyNotApplied: If some masters did not create the topic; ``failures`` has their addresses. All
                 other masters created it.
-            PartlyUnknown: If it is unknown for some of the masters in ``failures`` whether they created the
-                topic. All other masters created it.
+            PartlyUnknown: If some of the masters in ``failures`` may have created the topic. All masters
+                outside ``failures`` created it.
         """
         addrs = tuple(masters((yield from self.cluster_info()), cluster_name).values())
         if not addrs:
@@ -252,7 +253,7 @@ class Admin:
         return TopicStats.decode(response.body), response.body
 
     def broker_runtime(self, broker_addr: str) -> Operation[Mapping[str, str]]:
-        """Return a broker's runtime figures by name.
+        """Return a broker's runtime figures; each key is the name of a figure.
 
         Raises:
             ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
@@ -261,7 +262,7 @@ class Admin:
         return KVTable.decode(response.body).table
 
     def broker_config(self, broker_addr: str) -> Operation[Mapping[str, str]]:
-        """Return a broker's settings by name.
+        """Return a broker's settings; each key is the name of a setting.
 
         Raises:
             ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
@@ -272,7 +273,7 @@ class Admin:
     def consume_stats(
         self, broker_addr: str, group: str, topic: str | None = None
     ) -> Operation[ConsumeStats]:
-        """Return a group's progress in the queues of one broker, for one topic or for all its topics.
+        """Return a group's progress in the queues of one broker, for one topic or for all topics.
 
         Raises:
             ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
@@ -285,8 +286,8 @@ class Admin:
         """Return the members of a group that are connected to a broker, and the group's subscriptions.
 
         Raises:
-            ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`. The code is 206 if no
-                member is connected.
+            ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`. The ResponseError has code
+                206 if no member is connected.
         """
         fields = ConsumerGroupFields(consumer_group=group)
         response = yield from self.call(
@@ -295,7 +296,7 @@ class Admin:
         return ConsumerConnection.decode(response.body)
 
     def consumer_groups_of(self, broker_addr: str, topic: str) -> Operation[tuple[str, ...]]:
-        """Return the consumer groups of a topic that one broker knows.
+        """Return the consumer groups of a topic, according to one broker.
 
         Raises:
             ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
@@ -313,7 +314,7 @@ class Admin:
         Entries of other brokers stay in the configuration.
 
         Raises:
-            NoNameserver, ResponseError: If the present value cannot be read; nothing was changed.
+            NoNameserver, ResponseError: If the current value cannot be read; nothing was changed.
         """
         present = yield from self.kv_get(ORDER_TOPIC_NAMESPACE, topic)
         return (yield from self.kv_put(ORDER_TOPIC_NAMESPACE, topic, merge_order_conf(present, addition)))
@@ -370,7 +371,7 @@ def merge_order_conf(present: str | None, addition: str) -> str:
 
 
 def masters(info: ClusterInfo, cluster_name: str) -> dict[str, str]:
-    """Return the address of each master of a cluster, by broker name, sorted; empty for unknown clusters."""
+    """Return the master's address for each broker name of a cluster; empty if the cluster is unknown."""
     return {
         name: info.broker_addr_table[name].broker_addrs[MASTER_ID]
         for name in sorted(info.cluster_addr_table.get(cluster_name, ()))

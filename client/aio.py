@@ -1,4 +1,4 @@
-"""The asyncio driver: performs the effects of operations on the running event loop.
+"""The client for asyncio. It performs the effects of operations on the running event loop.
 
     async with Client(ClientConfig(nameservers=("127.0.0.1:9876",))) as client:
         producer = client.producer(ProducerConfig(group="orders"))
@@ -9,19 +9,20 @@
 
         await client.consume(ConsumerConfig(group="billing"), {"Orders": "*"}, listen)
 
-``await client.run(operation)`` runs any operation. At its end, ``async with`` stores the consumers' offsets,
-leaves the groups and closes the connections.
+``await client.run(operation)`` runs any operation. When the ``async with`` block ends, the client stores the
+consumers' offsets, leaves the groups and closes the connections.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import logging
 import os
 import random
 import weakref
-from collections.abc import Awaitable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, Self, TypeVar, assert_never
 
 from routekeeper.remoting import wall_clock
@@ -54,6 +55,7 @@ from .operation import (
     Operation,
     Sleep,
     Spawn,
+    Unreached,
     Wait,
 )
 from .pull_consumer import PullConsumerCore
@@ -88,7 +90,7 @@ class Client:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[None]] = set()
-        # True if close() cancels the tasks, or the event loop does so at its end: no new task may begin.
+        # True once close() or the end of the event loop cancels the tasks. No new task may begin after that.
         self._cut_off = False
         weakref.finalize(self, _warn_of_unsent, self.core)
 
@@ -118,7 +120,7 @@ class Client:
     async def close(self) -> None:
         """Close consumers and producers, end the background tasks, close the connections."""
         if self.core.closing or os.getpid() != self._pid:
-            return  # in a forked process: only the parent process is the member of the group and may leave it
+            return  # child process after a fork: only the parent is a member of the groups and may leave them
         self._check_loop()
         try:
             await self.perform(self.core.close())
@@ -129,8 +131,9 @@ class Client:
             try:
                 await self._transport.close()
                 if self._started:
-                    # Pass no exception to the task group. It would wrap the exception in an ExceptionGroup,
-                    # and it does not need the exception, because the tasks catch their own exceptions.
+                    # Pass no exception to the task group. The task group would wrap the exception in an
+                    # ExceptionGroup. It does not need the exception to end the tasks, because they are
+                    # already cancelled.
                     await self._group.__aexit__(None, None, None)
             finally:
                 await self.perform(self.core.end())
@@ -205,8 +208,8 @@ class Client:
                 function in a thread.
 
         Raises:
-            InvalidArgument: If a subscription is malformed, or a call of the listener would run no code (as
-                for a generator function).
+            InvalidArgument: If a subscription is malformed, or if calling the listener would run no code (for
+                example, because it is a generator function).
         """
         check_callback("listener", listener, arguments=1, awaited=True)
         settings = ConsumerConfig(group=config) if isinstance(config, str) else config
@@ -257,7 +260,10 @@ class Client:
                 return await self._deliver(effect)
             case Fetch():
                 context = None if self._tls is None else self._tls.context()
-                return await asyncio.to_thread(http_fetch, effect, context)
+                try:
+                    return await _in_thread(http_fetch, effect, context)
+                except ClientError as error:
+                    raise Unreached(str(error)) from error
             case _:
                 assert_never(effect)
 
@@ -265,7 +271,7 @@ class Client:
         try:
             if gives_coroutine(effect.call):
                 return await effect.call(effect.argument)
-            result = await asyncio.to_thread(effect.call, effect.argument)
+            result = await _in_thread(effect.call, effect.argument)
             return await result if inspect.isawaitable(result) else result
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
@@ -311,7 +317,7 @@ class Client:
                 self._cut_off = True
                 await self._end_with_loop()
             raise
-        except Exception:  # an exception that leaves this task would cancel all tasks of the group
+        except Exception:  # an exception that leaves this task would cancel the whole task group
             log.exception("background operation failed name=%s", effect.name)
 
     async def _end_with_loop(self) -> None:
@@ -333,6 +339,27 @@ class Client:
                 await self._transport.close()
             finally:
                 await self.perform(self.core.end())
+
+
+async def _in_thread(call: Callable[..., T], *arguments: object) -> T:
+    """Call a function in a thread, as :func:`asyncio.to_thread` does.
+
+    Raises:
+        ClientError: If no thread can be started; the function is not called.
+    """
+    context, is_refused = contextvars.copy_context(), False
+
+    def run() -> T:
+        if is_refused:
+            raise ClientError("no thread could be started")
+        return context.run(call, *arguments)
+
+    try:
+        running = asyncio.get_running_loop().run_in_executor(None, run)
+    except RuntimeError as error:  # the process has too many threads, or Python is ending
+        is_refused = True  # the executor still has the function, and calls it when one of its threads is free
+        raise ClientError(f"no thread can be started: {error}") from error
+    return await running
 
 
 def _warn_of_unsent(core: ClientCore) -> None:

@@ -1,6 +1,6 @@
 """Producers, consumers and administration that :class:`routekeeper.client.aio.Client` returns to its users.
 
-These classes only run operations. The operations' docstrings describe the meaning and the errors.
+Most methods of these classes only run an operation. The operation's docstring describes arguments and errors.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Client(Protocol):
 def _awaited(
     operation: Callable[Concatenate[Any, P], Operation[T]],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Return a method with the same arguments that runs an operation of ``self.core`` to its end."""
+    """Return a coroutine method that runs the operation of ``self.core`` with the same name and arguments."""
     name = operation.__name__
 
     async def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -99,10 +99,12 @@ class Producer:
     ) -> asyncio.Future[SendResult]:
         """Add a message to a batch, which is sent after ``linger_s`` seconds at the latest.
 
-        If this message and all messages that wait or are being sent would have more than ``buffer_size``
-        bytes in total, this method first waits. The returned future ends with the result or the error that
-        :meth:`send` would produce. Before the future ends, the client calls the plain function
-        ``on_delivery(error, result)``. One of the two arguments is None.
+        This method waits while this message and all unsent messages would together exceed ``buffer_size``
+        bytes.
+
+        The returned future ends with the result or the error that :meth:`send` would produce. Before the
+        future ends, the client calls ``on_delivery(error, result)``, with None for one of the two arguments.
+        ``on_delivery`` must be a plain function.
 
         Raises:
             InvalidArgument: If the message cannot be sent in a batch; it was not added.

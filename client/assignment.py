@@ -1,4 +1,4 @@
-"""Assignment of queues to one member of a consumer group: its queues, their locks and their offsets."""
+"""Assignment of queues to one member of a consumer group, with the queues' locks and offsets."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _LOCK_LIVES_S: Final = 30.0
 #: Largest number of requests in flight that store offsets.
 STORED_AT_ONCE: Final = 64
 _TIMESTAMP_BACK_MS: Final = 30 * 60 * 1000
-#: Number of brokers to which rebalancing sends requests at the same time. With one broker after the other, a
-#: broker that does not answer would delay all following brokers.
+#: Number of brokers to which rebalancing sends requests at the same time. If rebalancing asked one broker
+#: after the other, a broker that does not answer would delay the following brokers.
 _ASKED_AT_ONCE: Final = 16
 #: Largest number of brokers that one rebalance asks for the group's members; the first answer is used.
 _MEMBER_TRIES: Final = 3
@@ -49,10 +49,11 @@ class Assignment:
 
     Attributes:
         queues: Queues that the member consumes, and queues that it releases when their last batch ends.
-        running: Queues of an orderly member whose messages a worker consumes now. A batch may run longer than
-            the queue's state: a reset or :meth:`seek` replaces the state at once.
-        released: Queues that the member released although the offsets of messages that it had returned were
-            not stored, each with the offset after these messages. The pull consumer clears it.
+        running: Queues of an orderly member whose messages a worker consumes now. The queue's state does not
+            show this, because a reset or :meth:`seek` replaces the state while the batch still runs.
+        released: Queues that the member released before it stored the offsets of messages that it had
+            returned to the user. The value is the offset after these messages. The pull consumer clears this
+            dict.
         changed: Signal that members or routes changed, so that queues must be assigned again.
         work: Signal that messages may be ready for the listener.
         room: Signal that a batch ended.
@@ -201,7 +202,7 @@ class Assignment:
         return all(queue in self.queues and not self._leaving(queue) for queue in share)
 
     def _side_by_side(self, operations: Iterable[Operation[None]]) -> Operation[None]:
-        """Run the operations, one for each broker, concurrently; if this member is closing, one by one."""
+        """Run one operation for each broker: concurrently, or one by one if this member is closing."""
         at_once = 1 if self._stopping or self._core.closing else _ASKED_AT_ONCE
         yield from together(operations, f"rebalance {self.config.group}", at_once=at_once)
 
@@ -237,7 +238,7 @@ class Assignment:
         """Begin to consume a queue at an offset; return its new state.
 
         Raises:
-            RemotingError: If the driver cannot start the operation that pulls. This member then does not
+            RemotingError: If no task or thread can be started to pull messages. This member then does not
                 consume the queue, and the next rebalance assigns the queue again.
         """
         process = ProcessQueue[Taken](offset, serial=self._orderly)
@@ -249,8 +250,9 @@ class Assignment:
         try:
             yield Spawn(self._pull(queue, process), f"pull {queue.topic} {queue.broker_name}")
         except BaseException:
-            # A queue without this operation would be consumed by nobody: the other members leave it to this
-            # member, and rebalancing assigns only queues that are not in ``queues``.
+            # Nothing pulls this queue, so remove it from ``queues``. Otherwise nobody would consume it: the
+            # other members leave it to this member, and rebalancing assigns only queues that are not in
+            # ``queues``.
             process.dropped = True
             if self.queues.get(queue) is process:
                 del self.queues[queue]
@@ -278,7 +280,7 @@ class Assignment:
         failure: RemotingError | None = None
         for queue in tuple(self._resets):
             if self._leaving(queue):
-                continue  # its release stores the offset of the reset
+                continue  # the queue is being released, and the release stores the offset of the reset
             asked = self._resets.pop(queue, None)
             if asked is not None and queue in self.queues:
                 offset = max(0, asked)
@@ -289,7 +291,7 @@ class Assignment:
                     # Nobody consumes this queue now. Store the offset, because the next rebalance assigns the
                     # queue again and begins at the stored offset.
                     failure, process = error, ProcessQueue[Taken](offset, serial=self._orderly)
-                self._stored.pop(queue, None)  # a pull may have stored an older offset since then
+                self._stored.pop(queue, None)  # another operation may have stored an older offset meanwhile
                 yield from self.store(queue, process, oneway=True)
         if failure is not None:
             raise failure
@@ -299,9 +301,9 @@ class Assignment:
         return process is not None and process.leaving
 
     def _give_up(self, queues: Iterable[MessageQueue]) -> Operation[None]:
-        """Release queues: at once, or for orderly consumers when the queue's running batch ends.
+        """Release queues; a queue whose batch an orderly consumer processes now is released after that batch.
 
-        Until then, this member keeps the queue's lock but does not renew the lock.
+        Until the batch ends, this member keeps the queue's lock but does not renew the lock.
         """
         for queue in queues:
             process = self.queues.get(queue)
@@ -378,7 +380,7 @@ class Assignment:
         return None
 
     def _members_at(self, addr: str) -> Operation[list[str] | None]:
-        """Return the members of the group that one broker knows; None if this client is not among them."""
+        """Return the group's members, as one broker lists them; None if this client is not among them."""
         fields = ConsumerGroupFields(consumer_group=self.config.group)
         request = RemotingCommand.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, fields.to_ext())
         response: RemotingCommand = yield Invoke(addr, request, self._core.config.call_timeout_s)
@@ -396,8 +398,9 @@ class Assignment:
         """
         stored = yield from self.offsets.committed(queue)
         if stored is not None:
-            # Brokers also answer 0 if no offset is stored and the queue is young. Store this 0 soon: for an
-            # older queue, they would answer "not found", and the group would skip messages.
+            # Brokers also answer 0 if no offset is stored and the queue is young. Keep this 0 out of
+            # ``_stored``, so that this member soon stores it. Otherwise brokers would answer "not found" when
+            # the queue is older, and the group would skip messages.
             if stored:
                 self._stored[queue] = stored
             return stored
@@ -425,7 +428,8 @@ class Assignment:
                     addr,
                     RemotingCommand.request(RequestCode.LOCK_BATCH_MQ, body=body),
                     self._core.config.call_timeout_s,
-                    # After the unlock at the end, a late lock would keep the queues from other members.
+                    # Do not send the request if the member stops: a lock that arrives at the broker after the
+                    # unlock would keep other members from the queues.
                     lambda: self._stopping,
                 )
                 if response.code == ResponseCode.SUCCESS:
@@ -437,7 +441,8 @@ class Assignment:
                         if self._leaving(queue):
                             continue
                         # Another member has the lock now, for example after a restart of the broker. Store
-                        # nothing: that member stores newer offsets. The next rebalance asks again.
+                        # nothing: that member stores newer offsets. The next rebalance asks for the lock
+                        # again.
                         log.info(
                             "queue lost, its lock was refused group=%s queue=%s", self.config.group, queue
                         )
@@ -496,7 +501,7 @@ class Assignment:
             self._store_trouble.worked(instant.now_s, source=queue)
 
     def stored(self, queue: MessageQueue) -> int:
-        """Return the offset of a queue that this member stored or read last; 0 if there is none."""
+        """Return the offset that this member last stored or read for a queue; 0 if there is none."""
         return self._stored.get(queue, 0)
 
     def moved(self) -> dict[MessageQueue, ProcessQueue[Taken]]:
@@ -521,7 +526,7 @@ class Assignment:
             RemotingError: If the offset is not stored.
         """
         offset = process.commit_offset
-        if queue in self._resets:  # the reset counts, even if the queue is released before it is applied
+        if queue in self._resets:  # store the offset of a reset that was not applied yet
             offset = max(0, self._resets[queue])
         if (last and not self.config.broadcast) or self._stored.get(queue) != offset:
             # With automatic storing, a commit may be withdrawn when the queue is released, because the

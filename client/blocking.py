@@ -1,4 +1,4 @@
-"""The blocking driver: performs the effects of operations on plain sockets, for threads and greenlets.
+"""The client for threads and greenlets. It performs the effects of operations on blocking sockets.
 
     with Client(ClientConfig(nameservers=("127.0.0.1:9876",))) as client:
         producer = client.producer(ProducerConfig(group="orders"))
@@ -7,8 +7,9 @@
 
 ``client.run(operation)`` runs any operation, from any thread.
 
-Without ``with``, a client starts no thread and sends no heartbeats. A send then refreshes a route that is out
-of date. This form suits load generators with many clients in one process, also with gevent's patches::
+A client that is used without ``with`` starts no thread and sends no heartbeats. Each send then refreshes the
+route if it is out of date. Load generators with many clients in one process can use this form, also with
+gevent's patches::
 
     client = Client(ClientConfig(nameservers=(addr,)), hooks=(timing,))
     route = client.route("Orders", nameserver=addr)       # asks this nameserver (request 105), uses no cache
@@ -108,7 +109,7 @@ class Client:
         self.admin = AdminOperations(self.core.directory)
         self._pid = os.getpid()
         self._hooks = hooks
-        #: Runs the code of operations. Read the state of operations only in a function that it runs.
+        #: Runs the code of operations. To read the operations' state, pass a function to :meth:`Steps.run`.
         self.steps = Steps()
         self._tls = secured(self.core.directory)
         self._transport = BlockingClient(
@@ -116,8 +117,8 @@ class Client:
         )
         self._membership: BlockingClient | None = None
         self._threads: set[threading.Thread] = set()
-        # Lock that is held while a thread starts and is added to the set. Therefore the set contains every
-        # running thread, and no thread starts after close() has read the set.
+        # Lock for adding a thread to ``_threads`` and starting it. Because of this lock, close() reads a set
+        # that contains every running thread, and no thread starts later.
         self._spawning = threading.Lock()
         if not 1 <= send_threads <= send_async_max <= 1 << 20:
             raise InvalidArgument(
@@ -163,7 +164,7 @@ class Client:
                 call of this client; nothing was done.
         """
         if self.core.closing or os.getpid() != self._pid:
-            return  # in a forked process: only the parent process is the member of the group and may leave it
+            return  # child process after a fork: only the parent is a member of the groups and may leave them
         self.steps.check()
         _open_clients.pop(id(self), None)
         deadline_s = time.monotonic() + self.core.config.shutdown_s
@@ -257,8 +258,8 @@ class Client:
             listener: A plain function, called with each batch of messages in threads of the client.
 
         Raises:
-            InvalidArgument: If a subscription is malformed, or a call of the listener would run no code (as
-                for a generator function).
+            InvalidArgument: If a subscription is malformed, or if calling the listener would run no code (for
+                example, because it is a generator function).
         """
         check_callback("listener", listener, arguments=1)
         settings = ConsumerConfig(group=config) if isinstance(config, str) else config
@@ -287,8 +288,8 @@ class Client:
 
         Raises:
             ClientClosed: If the client is closed.
-            TooManyRequests: If ``send_async_max`` operations still ran or were queued after that wait;
-                nothing was sent.
+            TooManyRequests: If ``send_async_max`` operations still ran or were queued after ``wait_s``
+                seconds; nothing was sent.
         """
         try:
             if not self._places.acquire(timeout=wait_s):
@@ -319,9 +320,9 @@ class Client:
     def serve_brokers(self) -> None:
         """Use separate connections for heartbeats; threads read brokers' requests from these connections.
 
-        A broker sends its requests over the connection on which the heartbeat came. The connections for sends
-        need no thread: a caller that waits for an answer reads the connection itself. So a send needs no
-        switch between threads.
+        A broker sends its requests over the connection on which the heartbeat came. Sends use the other
+        connections. A thread that waits for the answer to a send reads the connection itself, so a send needs
+        no switch between threads.
         """
         if self._membership is None:
             self._membership = BlockingClient(
@@ -375,7 +376,7 @@ class Client:
         return max(0.0, min(deadline_s, self.core.deadline_s) - time.monotonic())
 
     def _at_most(self, timeout_s: float) -> float:
-        """Return the timeout, or the time until the client must have ended, if that time is shorter."""
+        """Return the timeout, or less if the client must end earlier."""
         if self.core.deadline_s == math.inf:
             return timeout_s
         return max(0.001, min(timeout_s, self.core.deadline_s - time.monotonic()))
@@ -438,7 +439,7 @@ def _close_at_the_end(client: Client) -> None:
 def close_open_clients() -> None:
     """Close the clients that the program left open, within the longest ``shutdown_s`` of these clients.
 
-    Only clients that would lose data are closed: messages of ``put``, sends in threads, or consumers' offsets
+    Close only clients that would otherwise lose messages of ``put``, sends in threads, or consumers' offsets
     that are not stored.
     """
     known = [kept() for kept in _open_clients.valuerefs()]

@@ -34,11 +34,11 @@ Ts = TypeVarTuple("Ts")
 
 
 class Steps:
-    """Runs the code of a client's operations from one effect to the next, in one thread at a time.
+    """Runs the code of a client's operations between two effects, in one thread at a time.
 
     Attributes:
-        lock: Lock that is held while such code runs. No function of the user may run in code that acquires
-            this lock itself.
+        lock: Held while :meth:`run` runs code of an operation. Other code that holds this lock must not call
+            functions of the user.
     """
 
     def __init__(self) -> None:
@@ -60,15 +60,15 @@ class Steps:
                 self._thread = None
 
     def check(self) -> None:
-        """Check that the present thread does not run :meth:`run`.
+        """Check that the current thread is not inside :meth:`run`.
 
         Operations call functions of the user, such as queue selectors and log handlers. If such a function
-        uses the client, the thread would wait for itself for ever.
+        used the client, the thread would wait for its own lock for ever.
 
         Raises:
-            InvalidArgument: If the present thread runs :meth:`run`.
+            InvalidArgument: If the current thread is inside :meth:`run`.
         """
-        # Look at the lock, too: after an interruption by KeyboardInterrupt, the id may be out of date.
+        # Check the lock, too: if KeyboardInterrupt interrupted run(), ``_thread`` may be out of date.
         if self._thread == threading.get_ident() and self.lock.locked():
             raise InvalidArgument(
                 "a queue selector, log handler or signal handler called the client inside a call of the same"
@@ -77,7 +77,7 @@ class Steps:
 
 
 class Client(Protocol):
-    """Members of :class:`routekeeper.client.blocking.Client` used here; that class describes them."""
+    """Members of :class:`routekeeper.client.blocking.Client` that this module uses; see that class."""
 
     core: ClientCore
     admin: AdminOperations
@@ -95,7 +95,7 @@ class Client(Protocol):
 
 
 def _performed(operation: Callable[Concatenate[Any, P], Operation[T]]) -> Callable[Concatenate[Any, P], T]:
-    """Return a method with the same arguments that runs an operation of ``self.core`` to its end."""
+    """Return a method that runs the operation of ``self.core`` with the same name and arguments."""
     name = operation.__name__
 
     def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -147,12 +147,13 @@ class Producer:
     ) -> Future[SendResult]:
         """Send one message in a thread; the future ends with the result or the error of :meth:`send`.
 
-        If ``send_async_max`` sends run or are queued already, this method first waits, at most as long as the
-        send itself may take (``timeout_s``, or ``send_timeout_s`` if ``timeout_s`` is None).
+        This method waits while ``send_async_max`` sends run or are queued. It waits for at most ``timeout_s``
+        seconds, or ``send_timeout_s`` if ``timeout_s`` is None.
 
         Raises:
             ClientClosed: If the client is closed.
-            TooManyRequests: If too many sends still ran or were queued after that wait; nothing was sent.
+            TooManyRequests: If ``send_async_max`` sends still ran or were queued after this wait; nothing was
+                sent.
         """
         if timeout_s is not None:
             check_timeout(timeout_s)
@@ -171,11 +172,15 @@ class Producer:
     ) -> Future[SendResult]:
         """Add a message to a batch, which is sent after ``linger_s`` seconds at the latest.
 
-        If this message and all messages that wait or are being sent would have more than ``buffer_size``
-        bytes in total, this method first waits. The returned future ends with the result or the error that
-        :meth:`send` would produce. Before the future ends, a thread of the client calls ``on_delivery(error,
-        result)``. One of the two arguments is None. If ``on_delivery`` calls this method, for example to send
-        the message again, the call does not wait, because ``on_delivery`` itself holds up the sending.
+        This method waits while this message and all unsent messages would together exceed ``buffer_size``
+        bytes.
+
+        The returned future ends with the result or the error that :meth:`send` would produce. Before the
+        future ends, a thread of the client calls ``on_delivery(error, result)``, with None for one of the two
+        arguments.
+
+        ``on_delivery`` may call this method, for example to send the message again. Such a call never waits,
+        because buffer space becomes free only after ``on_delivery`` has returned.
 
         Raises:
             InvalidArgument: If the message cannot be sent in a batch; it was not added.
@@ -199,8 +204,8 @@ class Producer:
         """Send the messages of :meth:`put`, and return when the outcome of every message is known.
 
         Raises:
-            InvalidArgument: If a delivery callback of this producer calls this method, because the call
-                would wait for the callback's own message.
+            InvalidArgument: If a delivery callback of this producer calls this method, because the call would
+                wait for ever for the message of that callback.
         """
         if self.core in _reporting.producers:
             raise InvalidArgument(
@@ -215,10 +220,10 @@ class Producer:
 
 
 class _Reporting(threading.local):
-    """Producers whose outcomes the present thread reports now.
+    """The producers for which the current thread is reporting the outcomes of messages.
 
-    The thread runs callbacks of the user meanwhile. They must not wait for the producer, because the messages
-    that they report take up space in the producer's buffer until they have returned.
+    During the report, the thread calls callbacks of the user. A callback must not wait for space in the
+    producer's buffer, because the reported messages use that space until the callback has returned.
     """
 
     producers: frozenset[ProducerCore] = frozenset()
@@ -240,7 +245,7 @@ def _tell(
             if not future.set_running_or_notify_cancel():
                 continue  # the future is done already, because the user has cancelled it
             if isinstance(outcome, RemotingError):
-                future.set_exception(outcome)  # calls the callbacks of the future, too
+                future.set_exception(outcome)  # this call also runs the future's own callbacks
             else:
                 future.set_result(outcome)
     finally:

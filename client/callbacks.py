@@ -1,4 +1,4 @@
-"""Checks of functions that users pass to the client (no I/O, no clock).
+"""Checks of functions that users pass to the client. This module does no I/O and reads no clock.
 
 A function must run when it is called, must accept the client's arguments, and must return an allowed result.
 """
@@ -31,7 +31,7 @@ def check_callback(name: str, call: Any, *, arguments: int, awaited: bool = Fals
         awaited: True if the client awaits a coroutine that the function returns.
 
     Raises:
-        InvalidArgument: If ``call`` is not a function of this number of arguments, or its call would run no
+        InvalidArgument: If ``call`` does not accept this number of arguments, or if calling it would run no
             code.
     """
     allowed = f"allowed a function of {arguments} arguments"
@@ -48,7 +48,7 @@ def check_callback(name: str, call: Any, *, arguments: int, awaited: bool = Fals
     try:
         signature = inspect.signature(call)
     except (ValueError, TypeError):
-        return  # functions written in C may have no signature; the first call shows if the arguments fit
+        return  # a C function may have no signature; its first call shows whether the arguments fit
     try:
         signature.bind(*[None] * arguments)
     except TypeError as error:
@@ -72,10 +72,10 @@ def check_not_awaited(name: str, call: Any, *, awaited: bool = False) -> None:
 
 
 def check_hooks(hooks: tuple[RPCHook, ...]) -> None:
-    """Reject hooks whose methods cannot be called with a hook's arguments.
+    """Reject hooks whose methods do not accept the arguments that the client passes to hooks.
 
     Raises:
-        InvalidArgument: If a hook has a method that is missing or does not accept the arguments.
+        InvalidArgument: If a method of a hook is missing or does not accept the arguments.
     """
     for hook in hooks:
         for method, arguments in (("before_request", 2), ("after_response", 3)):

@@ -27,9 +27,9 @@ from .errors import InvalidArgument
 
 _NAMESPACE: Final = re.compile(r"[a-zA-Z0-9_-]{1,100}")
 MESSAGE_SIZE_MAX: Final = 4 * 1024 * 1024
-#: Largest length of a group's name, with its namespace. The name of the group's retry topic then has the
-#: largest length of a topic name. If a group's name were longer, brokers of 4.9 would refuse messages that
-#: the group sends back. RocketMQ's client also refuses longer names, since July 2025.
+#: Largest length of a group's name, with its namespace. The group's retry topic has a prefix before this
+#: name, and a topic name also has a largest length. If the group's name were longer, brokers of 4.9 would
+#: refuse messages that the group sends back. RocketMQ's client also refuses longer names, since July 2025.
 CLIENT_GROUP_LENGTH_MAX: Final = TOPIC_LENGTH_MAX - len(RETRY_PREFIX)
 #: Number of queues that a producer requests for a topic that does not exist yet. Source:
 #: DefaultMQProducer.defaultTopicQueueNums.
@@ -38,18 +38,18 @@ DEFAULT_TOPIC_QUEUE_NUMS: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig:
-    """TLS settings. Files are in PEM format; a changed file is read again, for new connections.
+    """TLS settings. Files are in PEM format. If a file changes, new connections use its new content.
 
     Attributes:
-        ca_file: Authorities that must have signed servers' certificates; empty for the authorities that the
-            system trusts.
+        ca_file: File with the certificates of the authorities that the client trusts; if empty, the client
+            trusts the authorities of the operating system.
         cert_file: Certificate for servers that request a client certificate.
         key_file: Private key of the certificate in ``cert_file``; empty if ``cert_file`` also contains the
             key.
         key_password: Password of the private key, if the key is encrypted.
-        check: Condition that a server's certificate must meet. "host": a known authority signed it for the
-            host of the address. "authority": a known authority signed it. "nothing": no check, the default of
-            Java's client.
+        check: Condition that a server's certificate must meet. "host": a trusted authority signed the
+            certificate for the host of the address. "authority": a trusted authority signed it for any host.
+            "nothing": no check, as in RocketMQ's own client by default.
         nameservers: True if connections to nameservers use TLS, like the connections to brokers.
     """
 
@@ -95,14 +95,14 @@ class ClientConfig:
         nameserver_avoid_s: Time after a nameserver's failure during which the client asks this nameserver
             only if the other nameservers do not answer.
         shutdown_s: Time in which ``close`` ends all work.
-        namespace: Prefix of all topics and groups of producers and consumers at the brokers
+        namespace: Prefix that producers and consumers add to topics and groups at the brokers
             (``namespace%topic``). Users see messages and queues without this prefix. Administration uses the
-            full names.
+            full names, with the prefix.
         tls: TLS settings of connections; None turns TLS off.
-        cache_size: Memory in bytes of the messages that all consumers together hold. A message counts as its
-            decompressed body and, beyond 32 properties, 160 bytes for each further property. At this size,
-            consumers stop pulling. A consumer that holds no messages may still pull one message, so that
-            other consumers cannot block this consumer.
+        cache_size: Limit in bytes for the messages that all consumers together hold. The size of a message is
+            the size of its decompressed body, plus 160 bytes for each property after the first 32. At this
+            limit, consumers stop pulling. A consumer that holds no messages may still pull one message, so
+            that other consumers cannot block it.
     """
 
     nameservers: tuple[str, ...]
@@ -164,19 +164,20 @@ class ProducerConfig:
     Attributes:
         group: Name of the producer group.
         send_timeout_s: Time for all tries of one send together.
-        try_timeout_s: Time for one try of a send, if another broker can be tried after it. One hung broker
-            then does not use up the time of the whole send. No effect if ``retry_unknown`` is False.
+        try_timeout_s: Time for one try of a send, if another broker can be tried afterwards. Because of this
+            limit, one hung broker does not use up ``send_timeout_s``. The limit has no effect if
+            ``retry_unknown`` is False.
         latency_fault_enable: True to avoid a broker for some time after it was slow or did not answer, see
             :mod:`routekeeper.client.latency`.
         retry_times: Number of tries after the first try of a synchronous or asynchronous send.
-        retry_unknown: True to try again also after a try whose outcome is unknown, as RocketMQ does; the
-            broker may then store the message twice. With False, such a send raises OutcomeUnknown.
+        retry_unknown: True to try again, as RocketMQ does, even if the outcome of a try is unknown; the
+            message may then be stored twice. If False, such a send raises OutcomeUnknown.
         retry_another_broker_when_not_store_ok: True to try again at another broker if a broker stored the
-            message, but less safely than its settings demand (any status but SEND_OK).
+            message, but could not flush or replicate it as configured (any status except SEND_OK).
         linger_s: Longest time that a message of ``put`` waits for other messages of the same batch.
         batch_size: Size in bytes at which a batch is sent without further waiting.
-        buffer_size: Size in bytes of all messages of ``put`` that are waiting or being sent. Above this size,
-            ``put`` waits.
+        buffer_size: Largest total size in bytes of the messages of ``put`` that are waiting or being sent. If
+            a message would exceed it, ``put`` waits.
         batches_max: Largest number of batches that are sent at the same time.
         compress_above: Size in bytes above which a body is sent compressed; batches are never compressed.
         compress_level: Level from 0 to 9; a higher level gives smaller bodies and takes longer.
@@ -250,16 +251,16 @@ class GroupConfig:
     Attributes:
         group: Name of the consumer group.
         consume_from: Position in a queue at which the group begins to consume if it has no stored offset.
-        consume_timestamp_ms: If ``consume_from`` is TIMESTAMP: time in Unix ms of the first messages to
-            consume; 0 for half an hour before the start.
+        consume_timestamp_ms: Unix time in ms of the first messages to consume, if ``consume_from`` is
+            TIMESTAMP; 0 means half an hour before the consumer's start.
         pull_batch_size: Number of messages that one pull requests.
-        suspend_s: Longest time for which a broker delays its answer to a pull because there is no message
-            yet.
+        suspend_s: Longest time for which a broker may delay the answer to a pull while the queue has no new
+            message.
         pull_timeout_s: Time in which a broker must answer a pull, including ``suspend_s``.
         broadcast: True if every member receives every message. A message is then not delivered again after a
             failure, and offsets are stored in ``offset_file`` instead of at the brokers.
-        offset_file: File of a broadcast member's offsets. If empty, offsets are not stored, and each start
-            begins at ``consume_from``.
+        offset_file: File in which a broadcast member stores its offsets. If empty, offsets are not stored,
+            and the member begins at ``consume_from`` after each start.
     """
 
     group: str
@@ -287,12 +288,13 @@ class ConsumerConfig(GroupConfig):
     """Settings of one push consumer.
 
     Attributes:
-        orderly: True if messages of a queue are consumed one batch after the other, under a lock at the
-            broker.
+        orderly: True if the batches of a queue are consumed one after the other. The member locks the queue
+            at the broker for this.
         consume_batch_max: Largest number of messages in one call of the listener.
         workers: Number of calls of the listener that may run at the same time.
         max_reconsume_times: Number of retries before a message goes to the dead letter topic. -1 means 16.
-            For an orderly group, -1 means no limit: later messages wait until the message succeeds.
+            For an orderly group, -1 means no limit: later messages of the queue wait until the message
+            succeeds.
     """
 
     orderly: bool = False
@@ -317,8 +319,8 @@ class PullConsumerConfig(GroupConfig):
     """Settings of one pull consumer.
 
     Attributes:
-        auto_commit: True to store consumed offsets every ``offset_persist_s`` and at the end; False to store
-            them only when the user calls ``commit()``.
+        auto_commit: True to store consumed offsets every ``offset_persist_s`` seconds and when the consumer
+            closes; False to store them only when the user calls ``commit()``.
     """
 
     auto_commit: bool = True

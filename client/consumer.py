@@ -1,6 +1,7 @@
-"""The push consumer: receives messages and passes them to a listener.
+"""The push consumer, which pulls messages and passes them to a listener.
 
-Its work is written as operations (:mod:`.operation`): this module does no I/O, a driver does it.
+Its work is written as operations (:mod:`.operation`). This module does no I/O; a driver (:mod:`.aio` or
+:mod:`.blocking`) does the I/O.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ _PAUSE_ON_FAILED_SENDBACK_S: Final = 5.0
 _PAUSE_ON_SUSPENDED_QUEUE_S: Final = 1.0
 _SEND_BACK_FAILED: Final = "send back failed queue=%s error=%s"
 _RESEND_FAILED: Final = "send to the retry topic failed error=%s"
-#: If a broker refuses this many times to copy an unreadable message to the retry topic, the consumer skips
-#: the message; the message stays in its queue.
+#: Number of times that a broker may refuse to copy an unreadable message to the retry topic. After that, the
+#: consumer skips the message, which stays in its queue.
 _BROKEN_TRIES_MAX: Final = 16
 
 
@@ -74,8 +75,8 @@ class ConsumeResult(Enum):
 
 
 #: User's function that processes a batch of messages of one queue. The results None and SUCCESS acknowledge
-#: the messages. After any other result, or an exception, the messages are delivered again. The result may be
-#: awaitable with the asyncio driver, which then awaits it.
+#: the messages. After any other result, or an exception, the messages are delivered again. With an asyncio
+#: client, the result may be awaitable; the client awaits it.
 Listener = Callable[[Sequence[ReceivedMessage]], Any]
 
 
@@ -87,8 +88,8 @@ def _checked_result(result: Any) -> ConsumeResult:
     """Return the listener's result for its messages.
 
     Raises:
-        NoResult: If the result is not allowed. For example, a coroutine that nobody awaits has not processed
-            the messages.
+        NoResult: If the result is neither None nor a ConsumeResult. It may be, for example, a coroutine that
+            nobody awaits.
     """
     if result is None:
         return ConsumeResult.SUCCESS
@@ -97,16 +98,24 @@ def _checked_result(result: Any) -> ConsumeResult:
     raise NoResult(f"the listener returned {discarded(result)}, allowed None or a ConsumeResult")
 
 
-def _is_too_large(error: RemotingError) -> bool:
-    """Return True if a copy of a message failed because it is too large, so that no further try can succeed.
+def _is_impossible(error: RemotingError) -> bool:
+    """Return True if the error shows that no further try to copy a message can succeed.
 
-    Brokers add properties to a copy, so a copy may be too large although its message is stored.
+    There are two cases. The copy is too large, because brokers add properties to it. Or this client refuses
+    to send the copy, for example because the body is empty.
     """
     if isinstance(error, ResponseError) and error.code == ResponseCode.SYSTEM_ERROR:
         return error.remark in ("MESSAGE_ILLEGAL", "PROPERTIES_SIZE_EXCEEDED")  # Java's answers to request 36
     if isinstance(error, ResponseError | SendNotApplied):
         return error.code == ResponseCode.MESSAGE_ILLEGAL
     return isinstance(error, InvalidArgument)
+
+
+def _left_behind(message: ReceivedMessage) -> str:
+    """Return the log event for a message that neither its broker nor this client can copy."""
+    if message.body:
+        return "message left behind, too large for a copy"
+    return "message left behind, too large for a copy by its broker, and its body is empty"
 
 
 class PushConsumerCore(GroupMember):
@@ -153,7 +162,7 @@ class PushConsumerCore(GroupMember):
         )
         self._listener = listener
         self._resender = ProducerCore(
-            # Consumers accept larger bodies than producers send without this setting.
+            # Consumers accept bodies up to BODY_MAX, which is more than a producer's default limit.
             ProducerConfig(group=config.group, retry_times=2, message_size_max=BODY_MAX),
             core.directory,
             core.ids,
@@ -171,7 +180,7 @@ class PushConsumerCore(GroupMember):
             yield Spawn(self._work_on(), f"worker {number} {self.config.group}")
 
     def on_request(self, request: RemotingCommand) -> RemotingCommand | Operation[RemotingCommand] | None:
-        """Answer a broker's request: 309 (consume one message now), or a request that all members answer."""
+        """Answer request 309 (consume one message now), or a request that each kind of consumer answers."""
         if (
             request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY
             and request.ext_fields.get("consumerGroup") == self.config.group
@@ -244,7 +253,7 @@ class PushConsumerCore(GroupMember):
         readable = tuple(message for message in batch if isinstance(message, ReceivedMessage))
         if readable and not process.dropped:
             yield from self._listen(queue, process, readable)
-        # After a reset, messages of the queue's new state may have waited for the end of this batch.
+        # After a reset, the queue has a new state, whose messages may have waited for the end of this batch.
         if process.dropped or (process.count and (self.config.orderly or process.idle)):
             self._work.notify()
 
@@ -318,9 +327,9 @@ class PushConsumerCore(GroupMember):
     def _send_to_dead_letters(self, queue: MessageQueue, message: ReceivedMessage) -> Operation[bool]:
         """Send a message of an orderly queue to the dead letter topic; return False to try again later.
 
-        This member sends a copy. If no broker can have stored the copy, this member asks the message's broker
-        to copy the stored message. A message may be too large for a producer, but not for that broker. If the
-        message is too large for both, it stays in its queue.
+        This member first sends a copy. If certainly no broker stored the copy, this member asks the message's
+        broker to copy the stored message. This may succeed if the message is too large for a producer. If the
+        message is too large for the broker's copy, too, it stays in its queue.
         """
         times_max = self._reconsume_max()
         try:
@@ -331,16 +340,16 @@ class PushConsumerCore(GroupMember):
         except RemotingError as error:
             yield from self._tell_send_back(_RESEND_FAILED, error)
             if outcome_of(error) is not Outcome.NOT_APPLIED:
-                return False  # another copy could be a second dead letter
+                return False  # the first copy may be stored, so another copy could be a second dead letter
             own_failure = error
         try:
             yield from self._ask_back(queue, message, times_max=0)
             return True
         except RemotingError as error:
             yield from self._tell_send_back(_SEND_BACK_FAILED, queue, error)
-            if not (_is_too_large(own_failure) and _is_too_large(error)):
+            if not (_is_impossible(own_failure) and _is_impossible(error)):
                 return False
-        self._leave_behind(queue, message, "message left behind, too large for a copy")
+        self._leave_behind(queue, message, _left_behind(message))
         return True
 
     def _hand_over(
@@ -348,8 +357,8 @@ class PushConsumerCore(GroupMember):
     ) -> Operation[None]:
         """Let the broker copy an unreadable message to the retry topic, or to the dead letter topic.
 
-        If the broker refuses again and again, the broker cannot read the message either. This member then
-        logs an error and skips the message, which stays in its queue.
+        If the broker refuses :data:`_BROKEN_TRIES_MAX` times, this member logs an error and skips the
+        message, which stays in its queue. A broker that refuses so often cannot read the message either.
         """
         refused = 0
         while refused < _BROKEN_TRIES_MAX and not self.config.broadcast:
@@ -378,9 +387,12 @@ class PushConsumerCore(GroupMember):
     def _send_back(self, queue: MessageQueue, message: ReceivedMessage) -> Operation[ReceivedMessage | None]:
         """Send a message back, so that it is delivered again later.
 
-        The broker copies the message (request 36). If the broker does not copy the message, this member sends
-        a copy to the retry topic. If the message is too large for both copies, this member delivers it again
-        itself, and after the last retry leaves it in its queue.
+        This member tries the following, in this order:
+
+        - ask the broker to copy the message to the retry topic (request 36);
+        - send a copy to the retry topic;
+        - if neither copy can ever succeed, deliver the message again itself, or after the last retry leave
+          the message in its queue.
 
         Returns:
             None if this member need not deliver the message again; otherwise the message to deliver.
@@ -388,7 +400,8 @@ class PushConsumerCore(GroupMember):
         times_max = self._reconsume_max()
         is_last = message.reconsume_times >= times_max
         try:
-            # The stored message does not contain the retries that this member made itself.
+            # The stored message does not contain the number of retries that this member made itself. So after
+            # the last retry, ask for a copy to the dead letter topic (0 retries allowed).
             yield from self._ask_back(queue, message, times_max=0 if is_last else times_max)
             return None
         except RemotingError as error:
@@ -400,11 +413,11 @@ class PushConsumerCore(GroupMember):
             return None
         except RemotingError as error:
             yield from self._tell_send_back(_RESEND_FAILED, error)
-            if not (_is_too_large(refusal) and _is_too_large(error)):
+            if not (_is_impossible(refusal) and _is_impossible(error)):
                 return message
         if not is_last:
             return msgspec.structs.replace(message, reconsume_times=times)
-        self._leave_behind(queue, message, "message left behind, too large for a copy")
+        self._leave_behind(queue, message, _left_behind(message))
         return None
 
     def _ask_back(self, queue: MessageQueue, message: Taken, *, times_max: int) -> Operation[None]:
@@ -441,7 +454,7 @@ class PushConsumerCore(GroupMember):
         """Send a copy of a message to the retry topic, with its number of retries.
 
         Raises:
-            RemotingError: If the copy was not stored, or if this is unknown.
+            RemotingError: If the copy was not stored, or it is unknown whether it was stored.
         """
         # Copy tags and keys without our checks: other clients may have written tags and keys that our checks
         # would refuse.

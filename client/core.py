@@ -24,12 +24,12 @@ from .trouble import TroubleLog
 from .unique_ids import UniqueIds
 
 if TYPE_CHECKING:
-    import random  # for the type only: callers pass a generator, and no code here uses the global generator
+    import random  # only for type annotations: callers pass the random generator
 
 log = logging.getLogger(__name__)
 
-#: Requests from brokers that a driver passes to :meth:`ClientCore.peer_request`. To all other requests from
-#: brokers, the driver answers "not supported".
+#: Requests from brokers that a client passes to :meth:`ClientCore.peer_request`. The client answers all other
+#: requests from brokers with "not supported".
 PEER_REQUESTS: Final = (
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
@@ -55,8 +55,8 @@ class Identity:
 
     Attributes:
         ip: An address of this machine, as text.
-        serial: 32 bits that differ between clients of a process, and between processes with the same process
-            id.
+        serial: A 32-bit number. It differs between the clients of a process, and between processes with the
+            same process id (for example, in containers).
     """
 
     ip: str
@@ -71,12 +71,13 @@ class ClientCore:
         source: Operation that fetches a route; the benchmark passes an operation that reads from ZooKeeper.
 
     Attributes:
-        stop: Signal that the client begins to close; every background operation waits for this signal.
+        stop: Signal of the end of the client; every background operation waits for this signal.
         silent: Addresses of brokers that did not answer their last heartbeat.
-        crowded_until_s: Instant (driver's clock, seconds) until which pulls must leave places on the
-            connection to a broker for other queues, by broker name.
-        deadline_s: Instant (driver's clock, seconds) at which :meth:`close` must end, even if timeouts of its
-            operations end later.
+        crowded_until_s: For each broker name, an instant in seconds of the monotonic clock. Until this
+            instant, queues of the broker pause after an empty pull, because too many pulls wait on the
+            connection to the broker.
+        deadline_s: Instant in seconds of the monotonic clock at which :meth:`close` must have ended, even if
+            timeouts of its operations end later.
     """
 
     def __init__(
@@ -148,8 +149,8 @@ class ClientCore:
     def end(self) -> Operation[None]:
         """End the producers and consumers that :meth:`close` did not reach in time; send nothing.
 
-        Wake the callers that wait for them, and report an outcome for each message that has none. The driver
-        runs this operation last, after it has ended or abandoned all background operations.
+        Wake the callers that wait for a producer or consumer, and report an outcome for each message that has
+        none. The client runs this operation last, after it has ended or abandoned all background operations.
         """
         self.closing = self.directory.closing = True
         self.stop.notify()
@@ -158,7 +159,7 @@ class ClientCore:
         self._enders.clear()
 
     def cache_room(self) -> int:
-        """Return the bytes of messages that consumers may still pull; negative above the limit."""
+        """Return how many bytes of messages consumers may still pull; negative if they exceed the limit."""
         return self.config.cache_size - sum(count() for count in self._cached.values())
 
     def unsent(self) -> int:
@@ -196,8 +197,8 @@ class ClientCore:
         self._ending.add(producer)
         try:
             yield from close()
-            # Remove the producer only now. If the caller is cancelled before, close() of the client still
-            # sends the producer's messages.
+            # Remove the producer only after its close() has ended. If the caller is cancelled earlier,
+            # close() of the client still sends the producer's messages.
             del self._closers[producer]
             self._closed.add(producer)
             self._forget_closed()
@@ -206,7 +207,7 @@ class ClientCore:
         yield from self.leave(producer_group=group)
 
     def _forget_closed(self) -> None:
-        """Forget the closed producers, except for those whose messages :meth:`end` must still report."""
+        """Forget each closed producer whose messages all have outcomes; :meth:`end` needs the others."""
         for producer in [producer for producer in self._closed if not self._unsent[producer]()]:
             self._closed.discard(producer)
             del self._unsent[producer]
@@ -245,7 +246,7 @@ class ClientCore:
             describe: The function that the consumer passed to :meth:`add_consumer`.
 
         Returns:
-            False if the group has another member in this client by now; that member stays.
+            False if another consumer of this client has joined the group since then; that consumer stays.
         """
         if self._consumers.get(group, describe) != describe:
             return False
@@ -264,8 +265,8 @@ class ClientCore:
         Before this operation, the caller removes the group's consumer with :meth:`remove_consumer`;
         otherwise the next heartbeat would join the group again.
 
-        If a broker does not receive the notification, it removes this client only when no heartbeat has come
-        for 120 s. The other members take over the queues only then.
+        If a broker does not receive the notification, it removes this client only after 120 s without a
+        heartbeat. Until then, the other members do not take over this client's queues.
         """
         if producer_group is not None:
             self._producer_groups[producer_group] -= 1
@@ -302,8 +303,8 @@ class ClientCore:
         def tell(addr: str) -> Operation[None]:
             nonlocal withdrawn
             try:
-                # After the notification that this client leaves a group, a late heartbeat would join the
-                # group again, and nobody would consume this client's share of the queues.
+                # Send no heartbeat that was encoded before this client left a group. It would join the group
+                # again, and nobody would consume this client's share of the queues.
                 response: RemotingCommand = yield Invoke(
                     addr, request, self.config.call_timeout_s, lambda: self._leaves != leaves
                 )
@@ -333,14 +334,14 @@ class ClientCore:
         self.silent.intersection_update(addrs)
         yield from self._each(addrs, tell, "heartbeat")
         if withdrawn:
-            yield from self.beat()  # with the groups that are left
+            yield from self.beat()  # send a heartbeat with the remaining groups
 
     def _each(
         self, addrs: Iterable[str], tell: Callable[[str], Operation[None]], name: str
     ) -> Operation[None]:
-        """Send a request to all brokers concurrently: a silent broker must not delay the other brokers.
+        """Run ``tell`` for each broker, concurrently, so that a silent broker does not delay the others.
 
-        A client that was not started, or that is closing, sends to one broker after the other.
+        If the client was not started or is closing, run ``tell`` for one broker after the other.
         """
         at_once = _TOLD_AT_ONCE if self._started and not self.closing else 1
         yield from together((tell(addr) for addr in addrs), name, at_once=at_once)

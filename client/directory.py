@@ -1,4 +1,4 @@
-"""Operations that ask the nameservers, and the addresses and routes that a client knows."""
+"""The nameserver addresses and routes that a client knows, and operations that ask nameservers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .route_cache import PublishInfo, RouteCache, clamp_default_route
 from .trouble import TroubleLog
 
 if TYPE_CHECKING:
-    import random  # for the type only: callers pass a generator, and no code here uses the global generator
+    import random  # only for type annotations: callers pass the random generator
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class RouteSource(Protocol):
 
         Raises:
             RemotingError: If no server answered.
-            ResponseError: If the request was refused; code 17 if no route is known.
+            ResponseError: If the server refused the request; the code is 17 if the server knows no route.
         """
 
 
@@ -80,7 +80,8 @@ class Directory:
         self.routes = RouteCache(refresh_s=config.route_refresh_s)
         #: Functions that are called when a route in use has changed; they must not wait.
         self.watchers: list[Callable[[], None]] = []
-        #: True if :meth:`keep_routes` runs. If it does not run, a send refreshes a route that is out of date.
+        #: True if :meth:`keep_routes` runs. Otherwise, each send refreshes its route if the route is out of
+        #: date.
         self.kept = False
         #: True if the client has ended. Failures are then expected, so they are not logged as warnings.
         self.closing = False
@@ -102,10 +103,10 @@ class Directory:
     ) -> Operation[T]:
         """Send a read request to one nameserver; return the decoded answer.
 
-        If a nameserver does not answer, is overloaded or not ready, or sends an answer that cannot be
-        decoded, the next nameserver is asked, until the timeout ends. Each nameserver except for the last has
-        at most ``nameserver_try_s`` seconds to answer: repeating a read does no harm, but waiting for a dead
-        nameserver costs time.
+        Ask the next nameserver if a nameserver does not answer, is overloaded or not ready, or sends an
+        answer that cannot be decoded. Stop when the timeout ends. Each nameserver except for the last has at
+        most ``nameserver_try_s`` seconds to answer, so that a dead nameserver does not use up the whole
+        timeout. Repeating a read does no harm.
 
         Args:
             decode: Returns the result from an answer with any code. If it raises RemoteProtocolError,
@@ -144,7 +145,7 @@ class Directory:
             try:
                 result = decode(response)
             except RemoteProtocolError as error:
-                # Do not stay with this nameserver: it would answer the next requests in the same way.
+                # Count this as a failure: the nameserver would answer the next requests in the same way.
                 instant = yield Clock()
                 self.nameservers.failed(candidate, instant.now_s)
                 failures[candidate] = f"its answer cannot be used: {error}"
@@ -200,7 +201,7 @@ class Directory:
         return tuple(answers)
 
     def nameserver_list(self) -> tuple[str, ...]:
-        """Return the configured addresses in order, then the addresses from the page ``nameserver_url``."""
+        """Return the configured addresses in their order, then the addresses from ``nameserver_url``."""
         known = self.nameservers.addrs
         configured = tuple(addr for addr in self.config.nameservers if addr in known)
         return configured + tuple(addr for addr in known if addr not in configured)
@@ -297,12 +298,12 @@ class Directory:
     def keep_routes(self, stop: Signal, stopping: Callable[[], bool]) -> Operation[None]:
         """Refresh all routes in use once in every refresh period, until the client stops.
 
-        Each period refreshes every route, even a route that was read a moment ago. So no route is older than
-        a period.
+        Each period refreshes every route, even a route that was read a moment ago. Therefore no route gets
+        much older than one period.
 
         If the process was paused for longer than a period, refresh at once, and then continue at the times of
-        the old schedule. If the schedule began again, all clients of a process would send their requests at
-        the same time from then on.
+        the old schedule. A new schedule would begin for all clients of the process at the same instant. Their
+        requests would then coincide in every period.
 
         Source: MQClientInstance.startScheduledTask.
         """

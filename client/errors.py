@@ -1,6 +1,6 @@
-"""Exceptions of the client, ordered by outcome: the change was not made, or it may have been made.
+"""Exceptions of the client. A class shows whether the requested change was not made or may have been made.
 
-All exceptions that the client raises on purpose, in the order of inheritance::
+All exceptions that the client raises on purpose; a subclass is indented below its base class::
 
     RemotingError                   root of all
         ClientError                 raised by the client itself
@@ -68,7 +68,7 @@ class NoNameserver(NotApplied):
     """No nameserver answered.
 
     Attributes:
-        failures: Text of the failure, by address.
+        failures: The reason of the failure, for each nameserver address.
     """
 
     def __init__(self, failures: Mapping[str, str]) -> None:
@@ -91,7 +91,7 @@ class PartlyNotApplied(NotApplied):
     """Some of several changes at queues or brokers were certainly not made; all other changes were made.
 
     Attributes:
-        failures: The queues, or the addresses of the brokers, each with its failure.
+        failures: The failed changes: for each queue or broker address, the error.
     """
 
     def __init__(self, change: str, failures: Mapping[Any, RemotingError], *, of: int) -> None:
@@ -139,7 +139,7 @@ class ForkedClient(ClientError):
 
 
 def describe(error: BaseException) -> str:
-    """Return one line that describes an error: the peer's remark, or the text of another exception."""
+    """Return one line that describes an error: for a ResponseError the code and remark, else the text."""
     if isinstance(error, ResponseError):
         return f"CODE: {error.code}  DESC: {error.remark}"
     return str(error) or type(error).__name__

@@ -45,7 +45,7 @@ class _UntilDeadline(io.RawIOBase):
 
 
 class _Readable:
-    """A socket with one method, the only method that http.client calls."""
+    """A wrapper of a socket with ``makefile``, the only method that http.client calls for a response."""
 
     def __init__(self, sock: socket.socket, deadline_s: float) -> None:
         self._sock = sock
@@ -56,7 +56,7 @@ class _Readable:
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection whose timeout covers the whole request; raises Unreached if it cannot connect."""
+    """A connection whose timeout covers the whole request. It raises Unreached if it cannot connect."""
 
     def __init__(self, host: str, *, timeout: float, **more: Any) -> None:
         super().__init__(host, timeout=timeout, **more)
@@ -104,8 +104,9 @@ class _SecureHandler(urllib.request.HTTPSHandler):
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Returns a redirection as the reply instead of following it, so that the new address receives no token.
 
-    A token goes to the addresses that the user named. For a change of a raft group, the token may also go to
-    the leader's HTTP address, if a nameserver at one of these addresses names it (:mod:`.raft_group`).
+    The client sends a token only to addresses that the user named. There is one exception, for a change of a
+    raft group: if a nameserver at one of these addresses names the leader's HTTP address, the token may also
+    go there (:mod:`.raft_group`).
     """
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
@@ -122,10 +123,11 @@ _OPENER: Final = _opener(None)
 
 
 def http_fetch(fetch: Fetch, context: ssl.SSLContext | None = None) -> FetchReply:
-    """Send a request over HTTP; return the reply with any status. Redirections are not followed.
+    """Send an HTTP request; return the reply with any status. Follow no redirection.
 
     Args:
-        context: TLS context for ``https``; None to trust the system's authorities.
+        context: TLS context for ``https``; with None, trust the certificate authorities of the operating
+            system.
 
     Raises:
         OSError: If no complete reply came in time, or the reply is larger than the limit. The error is
@@ -169,8 +171,8 @@ def _body(reply: Any, fetch: Fetch) -> bytes:
         OSError: If the server closed the connection before it had sent the whole body.
     """
     data: bytes = reply.read(fetch.reply_max + 1)
-    # Check here: http.client checks the length only if it reads without a limit. Without this check, the
-    # first part of a snapshot would look like a whole snapshot.
+    # Check the length here, because http.client checks it only for a read without a limit. Without this
+    # check, the first part of a snapshot would look like a whole snapshot.
     if reply.length and len(data) <= fetch.reply_max:
         raise OSError(f"reply of {fetch.url} was cut off, {reply.length} of its bytes are missing")
     return data

@@ -1,4 +1,4 @@
-"""Protection of the client against exceptions of log handlers and log filters, which are the user's code."""
+"""Protection of the client against exceptions that the user's log handlers and log filters raise."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-#: The loggers of this package, and of the connections below it.
+#: Prefixes of the names of the protected loggers: this package, and the package of the connections.
 _GUARDED: Final = ("routekeeper.client.", "routekeeper.remoting.")
 _stderr: Final = logging.NullHandler()
 
@@ -28,4 +28,4 @@ def _handle(logger: logging.Logger, record: logging.LogRecord) -> None:
         type(logger).handle(logger, record)
     except Exception:
         with suppress(Exception):  # stderr may be closed
-            _stderr.handleError(record)  # as handlers of Python's library do; see logging.raiseExceptions
+            _stderr.handleError(record)  # prints the exception, as Python's own handlers do

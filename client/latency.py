@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Each pair has two values. The first is the latency of a send in seconds from which on the producer avoids
-#: the send's broker. The second is the number of seconds for which the producer avoids that broker. Source:
-#: MQFaultStrategy, 5.3.
+#: Pairs of seconds. If a send to a broker takes at least the first number, the producer avoids the broker for
+#: the second number. The first pair that matches counts. Source: MQFaultStrategy, 5.3.
 _STEPS: Final = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0))
 #: Latency in seconds that is recorded for a try without an answer. Source: MQFaultStrategy.updateFaultItem
 #: (isolation), 5.3.
@@ -21,7 +20,7 @@ _NONE: Final[frozenset[str]] = frozenset()
 
 
 def avoid_for_s(latency_s: float) -> float:
-    """Return the seconds for which to avoid a broker that took ``latency_s`` for a send."""
+    """Return for how many seconds to avoid a broker after a send that took ``latency_s`` seconds."""
     for least_s, avoid_s in _STEPS:
         if latency_s >= least_s:
             return avoid_s
@@ -29,7 +28,7 @@ def avoid_for_s(latency_s: float) -> float:
 
 
 class SlowBrokers:
-    """Brokers to avoid, each with the instant until which the producer avoids the broker.
+    """The brokers that a producer avoids, each with the instant until which it is avoided.
 
     Only the latency of the last send to a broker counts.
     """
@@ -46,7 +45,7 @@ class SlowBrokers:
             self._until_s.pop(broker_name, None)
 
     def avoided(self, now_s: float) -> frozenset[str]:
-        """Return the brokers to avoid now; forget brokers whose time to be avoided has ended."""
+        """Return the brokers to avoid now; forget the brokers that need not be avoided any more."""
         if not self._until_s:
             return _NONE
         over = [name for name, until_s in self._until_s.items() if until_s <= now_s]

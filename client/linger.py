@@ -1,7 +1,7 @@
-"""Batches of messages: a message waits briefly for more messages, so that one request sends many (no I/O).
+"""Batches of messages. A message waits briefly for more messages, so that one request sends them all.
 
 :class:`Batches` holds waiting messages and decides when a batch must be sent; it reads no clock.
-:class:`LingerCore` has the operations that send the batches.
+:class:`LingerCore` has the operations that send the batches. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class BatchKey:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Messages of one batch, each with its handle: the driver's object for reporting the message's outcome.
+    """The messages of one batch. Each has a handle, which the client needs to report the outcome.
 
     Attributes:
-        reported: True if the outcome of the messages was reported.
+        reported: True if the outcomes of the messages were reported to the user.
         tried: True if a sender was cancelled while it sent the batch. A broker may have stored the messages.
     """
 
@@ -63,10 +63,10 @@ class Batch:
 
 
 class Batches:
-    """Waiting batches: open batches accept more messages, closed batches are the next to be sent.
+    """Batches that wait to be sent. Open batches accept more messages; closed batches do not.
 
-    Batches that name a queue and have the same key are sent one after the other. So the messages of such
-    batches stay in order.
+    If batches name a queue and have the same key, they are sent one after the other, so that their messages
+    stay in order.
     """
 
     def __init__(self, *, linger_s: float, batch_size: int) -> None:
@@ -77,7 +77,8 @@ class Batches:
         self._busy: set[BatchKey] = set()
         #: Batches that a sender has taken and is still sending.
         self.under_way: list[Batch] = []
-        #: Size in bytes and number of all messages that are waiting or being sent.
+        #: ``size`` is the total size in bytes, and ``count`` the number, of all messages that are waiting or
+        #: being sent.
         self.size = 0
         self.count = 0
 
@@ -157,11 +158,12 @@ class Batches:
         self._closed.append(self._open.pop(key))
 
 
-#: User's function that is called with the outcome of a message. Its two arguments are an error and None, or
-#: None and a result.
+#: Type of the user's functions that are called with the outcome of a message. The arguments are an error and
+#: None, or None and a result.
 OnDelivery = Callable[["RemotingError | None", "SendResult | None"], Any]
-#: Driver's function that reports outcomes to users. Its argument has pairs of a handle and a result or error.
-#: It returns the exceptions that users' callbacks raised. For the asyncio driver it is a coroutine function.
+#: Type of the functions of ``aio_parts`` and ``blocking_parts`` that report outcomes to users. The argument
+#: has pairs of a handle and a result or error. The function returns the exceptions that users' callbacks
+#: raised. For asyncio, it is a coroutine function.
 Tell = Callable[[Sequence[tuple[Any, SendResult | RemotingError]]], Any]
 
 
@@ -186,7 +188,7 @@ class LingerCore:
         self._workers = 0
         self._cut_off: list[Batch] = []  # batches whose senders were cancelled before the answer came
         self._abandoned: deque[Batch] = deque()  # batches that will not be sent, and have no outcome yet
-        self._not_sent = self._unknown = 0  # for the warning in close(): messages by their outcome
+        self._not_sent = self._unknown = 0  # numbers of messages, for the warning in close()
         self._send_trouble = TroubleLog(log, "messages are sent again group=%s", config.group)
         self._callback_trouble = TroubleLog(
             log, "delivery callbacks work again group=%s", config.group, quiet_s=LINE_PERIOD_S
@@ -201,14 +203,15 @@ class LingerCore:
         select: QueueSelector | None = None,
         may_wait: bool = True,
     ) -> Operation[None]:
-        """Add a message to a batch; its outcome is reported later, together with ``handle``.
+        """Add a message to a batch; the outcome of the message is reported later, together with ``handle``.
 
-        If this message and all messages that wait or are being sent would have more than ``buffer_size``
-        bytes in total, this operation first waits.
+        This operation waits while this message and all unsent messages would together exceed ``buffer_size``
+        bytes.
 
         Args:
-            may_wait: False if a function calls that reports outcomes. Its batch counts until the function
-                has returned, so a wait for space would never end. The buffer may then exceed its bound.
+            may_wait: False if the caller is the user's ``on_delivery`` function. The reported messages use
+                buffer space until that function returns, so a wait for space would never end. With False, the
+                buffer may exceed ``buffer_size``.
 
         Raises:
             InvalidArgument: If the message cannot be sent in a batch; it was not added.
@@ -253,7 +256,8 @@ class LingerCore:
         """Send the messages of :meth:`put` within ``send_timeout_s`` + ``shutdown_s`` seconds.
 
         A message whose sending has not begun by then is reported as not applied. A warning says how many
-        messages were not sent. If the caller is cancelled, the next call continues.
+        messages were not sent. If the caller of this operation is cancelled, the next call continues the
+        work.
         """
         return self._closing.run(self._close)
 
@@ -287,8 +291,8 @@ class LingerCore:
     def end(self) -> Operation[None]:
         """Report an outcome for each message that has no outcome after :meth:`close`; wait for nothing.
 
-        If the sending of a message had begun, its sender was cancelled, and a broker may have stored the
-        message. The outcome of such a message is reported as unknown.
+        Messages that were being sent when their sender was cancelled are reported with an unknown outcome,
+        because a broker may have stored them.
         """
         self._closed = self._producer.closed = True
         yield from self._abandon()
@@ -302,7 +306,7 @@ class LingerCore:
     def _abandon(self) -> Operation[None]:
         error = ClientClosed("the producer was closed before the message was sent")
         self._abandoned.extend(self._batches.abandon())
-        while self._abandoned:  # the loop may be cut off at the yield; the next call then continues it
+        while self._abandoned:  # a cancellation may end this loop at a yield; the next call continues it
             batch = self._abandoned.popleft()
             if batch.tried:
                 self._unknown += len(batch.items)
@@ -364,8 +368,8 @@ class LingerCore:
                     *(self._producer.config.group, key.topic, len(batch.items), error),
                     source=key.topic,
                 )
-            # Catch all exceptions. An exception would end this sender, and the batches that it would have
-            # sent would wait forever.
+            # Catch all exceptions. Otherwise an exception would end this sender, and batches could wait for a
+            # sender for ever.
             except Exception as error:
                 log.exception("batch failed topic=%s messages=%d", key.topic, len(batch.items))
                 outcomes = [OutcomeUnknown(f"batch failed: {error!r}")] * len(batch.items)
@@ -407,7 +411,7 @@ class LingerCore:
 
 
 def _single_results(result: SendResult, batch: Batch) -> list[SendResult]:
-    """Return the result of each message from the result of its batch."""
+    """Derive the result of each message from the result of the batch."""
     offset_ids = result.offset_message_id.split(",")
     if len(offset_ids) != len(batch.items):
         offset_ids = [""] * len(batch.items)

@@ -1,4 +1,4 @@
-"""A member of a consumer group, as operations without I/O: the common part of push and pull consumers."""
+"""The common part of push and pull consumers: a member of a consumer group. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -38,24 +38,25 @@ _PAUSE_ON_FLOW_CONTROL_S: Final = 0.02
 _PAUSE_ON_FULL_S: Final = 0.05
 _PAUSE_WHILE_PAUSED_S: Final = 5.0
 #: A pull asks the broker to wait for a message, but some brokers answer at once. If an empty answer comes
-#: within this number of seconds, the member pauses; otherwise it would send pulls to such a broker without a
-#: pause.
+#: within this number of seconds, the member pauses before the next pull. Without this pause, it would send
+#: pulls to such a broker in a tight loop.
 _LONG_POLL_MIN_S: Final = 0.01
 _PAUSE_WITHOUT_LONG_POLL_S: Final = 0.2
-#: Seconds after a pull had no place on a broker's connection, during which queues with empty pulls pause. A
-#: queue without a place tries again every ``_PAUSE_ON_ERROR_S`` seconds, which extends this time.
+#: A connection to a broker has a limited number of places for waiting pulls. If a pull finds no free place,
+#: it is repeated every ``_PAUSE_ON_ERROR_S`` seconds. For this number of seconds after each such failure,
+#: every queue of the broker pauses after an empty pull.
 _CROWDED_S: Final = 2.0
 
 
 class GroupMember:
-    """Operations of one member of a group: subscribing, assigning queues, and pulling from each queue.
+    """Operations of one member of a group: subscribe to topics, assign queues, and pull from each queue.
 
     Attributes:
-        subscriptions: Subscriptions by topic. They include the group's retry topic if failed messages are
-            delivered again through it.
+        subscriptions: Subscriptions by topic. If failed messages are delivered again through the group's
+            retry topic, this topic is included.
         paused: Queues for which pulling and delivering are paused.
         stopping: True if :meth:`close` has begun.
-        unreadable: Number of messages that could not be read since the start.
+        unreadable: Number of messages since the start that this member could not read.
         reader: Operations on single queues.
     """
 
@@ -76,7 +77,7 @@ class GroupMember:
 
         Args:
             subscriptions: Tag expression by topic.
-            auto_store: True to store offsets of consumed messages regularly and at the end.
+            auto_store: True to store offsets of consumed messages regularly and when the member closes.
             retried: True if failed messages are delivered again through the group's retry topic.
             workers: Number of calls of the listener that may run at the same time.
 
@@ -128,7 +129,7 @@ class GroupMember:
         self.stopping = False
         self.unreadable = 0
 
-    # Methods for users and drivers ------------------------------------------------------------------
+    # Methods for users and for the client classes ---------------------------------------------------
 
     @property
     def assigned(self) -> tuple[MessageQueue, ...]:
@@ -145,7 +146,8 @@ class GroupMember:
 
         Raises:
             NoNameserver: If no nameserver answered; nothing was started.
-            InvalidArgument: If the group has a member in this client already.
+            InvalidArgument: If the group has a member in this client already, or if another consumer uses the
+                file of a broadcast member's offsets.
             ClientClosed: If the consumer was closed before or during the start.
             ClientError: If the background work cannot begin, for example because no thread can be started.
                 The consumer is then closed.
@@ -168,29 +170,32 @@ class GroupMember:
             self.end,
             lambda: self.cached_bytes,
         )
-        # If the start does not succeed, remove the consumer. Heartbeats would otherwise name a member that
-        # consumes nothing, and the other members would leave its share of the queues to it.
-        self._started = self._joined = True
+        # If the start fails, remove the consumer. Otherwise, heartbeats would name a member that consumes
+        # nothing, and the other members would leave a share of the queues to this member.
         try:
+            yield from self._assignment.offsets.open()
+            self._check_open()
+            self._started = self._joined = True
             yield from self._core.beat()
-        except BaseException:  # the caller was cancelled, and may start this consumer again
+        except BaseException:  # for example, the caller was cancelled; it may start this consumer again
             self._started = False
             self._core.remove_consumer(self.config.group, self._describe)
+            self._assignment.offsets.close()
             raise
         try:
             yield from self._begin(instant.wall_ms)
         except BaseException as error:
             self._stop()
             self._core.remove_consumer(self.config.group, self._describe)
-            if isinstance(error, RemotingError):  # otherwise the caller was interrupted and cannot wait
+            if isinstance(error, RemotingError):  # any other error is an interruption: no time to wait
                 yield from self.close()
             raise
 
     def close(self) -> Operation[None]:
         """Stop pulling, wait for running listeners, store offsets, release locks, leave the group.
 
-        The requests to brokers are 15 (offsets), 42 (locks) and 35 (group). If the caller is cancelled, the
-        next call sends the requests.
+        The requests to brokers are 15 (offsets), 42 (locks) and 35 (group). If the caller of this operation
+        is cancelled, the next call sends the requests.
         """
         return self._closing.run(self._close)
 
@@ -201,12 +206,14 @@ class GroupMember:
         instant: Instant = yield Clock()
         yield from self._drain(min(instant.now_s + self._core.config.shutdown_s, self._core.deadline_s))
         yield from self._assignment.release_all()
+        self._assignment.offsets.close()
         if self._core.remove_consumer(self.config.group, self._describe):
             yield from self._core.leave(consumer_group=self.config.group)
 
     def end(self) -> Operation[None]:
         """If :meth:`close` did not run, wake all callers that wait for messages; send nothing."""
         self._stop()
+        self._assignment.offsets.close()
         return
         yield
 
@@ -231,7 +238,7 @@ class GroupMember:
         yield from self._announce()
 
     def unsubscribe(self, topic: str) -> Operation[None]:
-        """Unsubscribe from a topic. Its queues are released soon, and their offsets are stored.
+        """Unsubscribe from a topic. The topic's queues are released soon, and their offsets are stored.
 
         Raises:
             InvalidArgument: If the group does not subscribe to the topic.
@@ -246,7 +253,7 @@ class GroupMember:
         yield from self._announce()
 
     def seek(self, queue: MessageQueue, offset: int) -> Operation[None]:
-        """Continue an assigned queue at another offset; drop the messages that were pulled.
+        """Continue an assigned queue at another offset; drop messages that were pulled but not consumed.
 
         Raises:
             InvalidArgument: If the offset is invalid, or the queue is not assigned to this member.
@@ -267,10 +274,10 @@ class GroupMember:
         self._work.notify()
 
     def on_request(self, request: RemotingCommand) -> RemotingCommand | Operation[RemotingCommand] | None:
-        """Handle a broker's request; return the answer, an operation that computes it, or None.
+        """Handle a broker's request; return the answer, an operation that computes the answer, or None.
 
         This method handles four requests: 40 (members changed), 220 (offsets were reset), 221 (return
-        offsets) and 307 (return the state). Operators send 221 and 307 through a broker.
+        offsets) and 307 (return the state). A broker passes requests 221 and 307 on from operators.
         """
         fields = request.ext_fields
         group = self.config.group
@@ -328,7 +335,7 @@ class GroupMember:
         """Start the background operations.
 
         Raises:
-            RemotingError: If the driver cannot start an operation.
+            RemotingError: If no task or thread can be started.
         """
         yield from self._assignment.start(start_ms)
 
@@ -342,7 +349,7 @@ class GroupMember:
     ) -> tuple[MessageQueue, ProcessQueue[Taken], tuple[Taken, ...]] | None:
         """Return the next messages of one queue, or None if no queue has messages to consume.
 
-        Each call begins with the queue after the queue of the last result.
+        The search begins with the queue after the queue that the last call returned.
 
         Args:
             locked_s: Take only messages of queues whose lock is still valid at this instant.
@@ -392,10 +399,10 @@ class GroupMember:
         )
 
     def _message_room(self) -> int:
-        """Return the number of bytes of memory that messages pulled now may take.
+        """Return how many bytes of memory the messages of the next pull may take.
 
-        A consumer that holds no messages may always pull one message. So it makes progress even if other
-        consumers or paused queues hold messages up to the limit.
+        If this consumer holds no messages, except for messages of paused queues, it may always pull one
+        message. This consumer then makes progress, even if other consumers have used up the memory limit.
         """
         room = self._core.cache_room()
         if room < MESSAGE_MAX and not any(
@@ -418,7 +425,7 @@ class GroupMember:
         self, queue: MessageQueue, process: ProcessQueue[Taken], trouble: TroubleLog
     ) -> Operation[None]:
         broker_id = suggested = 0
-        wanted = 1  # memory in bytes that the next message takes; 1 if this is not known
+        wanted = 1  # bytes of memory that the next message takes; 1 if the size is not known
         while not (self.stopping or process.dropped or process.leaving):
             subscribed = self.subscriptions.get(queue.topic)
             if subscribed is None or queue in self.paused:
@@ -440,8 +447,8 @@ class GroupMember:
                     suspend_s=self.config.suspend_s,
                     timeout_s=self.config.pull_timeout_s,
                     broker_id=broker_id,
-                    # Withdraw a pull that still waits when the queue is released, or when another request
-                    # begins to store an offset. The pull contains an old offset to commit, which would
+                    # If the pull was not sent yet, withdraw it when the queue is released, or when another
+                    # request begins to store an offset. The pull also commits an offset, which would
                     # overwrite the newer offset.
                     unless=process.begin_commit() if commit > 0 else lambda: process.dropped,
                     room=self._message_room,
@@ -474,7 +481,7 @@ class GroupMember:
                     )
                     yield from self._core.pause(_PAUSE_ON_ERROR_S)
                 if not isinstance(error, TooManyRequests):
-                    # A slave or master that does not answer may stay in the route for minutes: ask the other.
+                    # A dead master or slave may stay in the route for minutes, so ask the other broker.
                     broker_id = 0 if broker_id else suggested
                 continue
             # Ignore the result if the queue was released, or if its offset was reset during the request.
@@ -528,8 +535,8 @@ class GroupMember:
             elif result.code == ResponseCode.PULL_NOT_FOUND and after.now_s < self._core.crowded_until_s.get(
                 queue.broker_name, 0.0
             ):
-                # Leave the place of this pull to another queue for a moment. If each queue took its place
-                # again at once, the queues without a place would never be read.
+                # Let another queue use this pull's place on the connection for a moment. If each queue took
+                # its place again at once, queues without a place would never be read.
                 yield from self._core.pause(_PAUSE_ON_ERROR_S)
             elif result.code == ResponseCode.PULL_NOT_FOUND and after.now_s - before.now_s < _LONG_POLL_MIN_S:
                 yield from self._core.pause(_PAUSE_WITHOUT_LONG_POLL_S)

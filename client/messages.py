@@ -1,4 +1,4 @@
-"""Messages of users: checks of their content, and their encoding as properties on the wire.
+"""The messages that users send: checks of the content, and the encoding as properties on the wire.
 
 This module does no I/O and reads no clock.
 """
@@ -62,10 +62,10 @@ class Message:
         tags: Word by which consumers select messages.
         keys: Words by which the message can be found; a word must not contain a blank.
         flag: A number that only the user interprets; brokers store it unchanged.
-        delay_level: 0 for delivery at once, else the number of a level in the broker's table of delays. A
+        delay_level: 0 for delivery at once, else the number of a level in the broker's list of delays. A
             number above the last level means the last level.
-        wait_store: True if the broker must answer only after it has synced the message to disk or copied it
-            to a slave, as far as the broker's settings demand that.
+        wait_store: True if the broker must answer only after it has done what its settings demand: synced the
+            message to disk, copied it to a slave, or both.
         properties: The user's own properties; names that RocketMQ reserves are rejected.
     """
 
@@ -80,7 +80,7 @@ class Message:
 
 
 def check_message(message: object) -> None:
-    """Reject a value that is not a message, or a message without a topic. Call this before other checks.
+    """Reject a value that is not a message, or a message without a topic. Call this function first.
 
     Raises:
         InvalidArgument: If the value is not a message or has no topic.
@@ -125,7 +125,7 @@ def is_reserved(name: str) -> bool:
 
 
 def own_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties that the message's user has set, without those of clients and brokers."""
+    """Return the properties that the user set, without the properties that clients and brokers add."""
     return {
         name: value for name, value in properties.items() if name not in _STEERING and not is_reserved(name)
     }

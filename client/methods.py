@@ -1,4 +1,4 @@
-"""Names and signatures of public methods that run an operation of a core class."""
+"""Corrected names and signatures for public methods that wrap an operation of a core class."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _OPERATION: Final = "Operation["
 def show_as_called(kind: type[C]) -> type[C]:
     """Correct the names and result types of a class's methods that wrap an operation.
 
-    Without this decorator, ``help`` shows the operation's name, and ``Operation[SendResult]`` instead of
-    ``SendResult``.
+    Without this decorator, ``help`` shows the operation's qualified name, and shows ``Operation[SendResult]``
+    instead of ``SendResult``.
     """
     for name, method in vars(kind).items():
         operation = getattr(method, "__wrapped__", None)

@@ -1,4 +1,4 @@
-"""Namespaces of tenants: brokers store topics and groups as ``namespace%name``; users see ``name``.
+"""Namespaces of tenants. Brokers store a topic or group as ``namespace%name``, and users see ``name``.
 
 This module does no I/O and reads no clock.
 """
@@ -15,12 +15,12 @@ from routekeeper.remoting.bodies import MessageQueue
 from routekeeper.remoting.codes import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
-    # Import this module for type checks only: it belongs to a layer above this module.
+    # Import queue_reader for type checks only, because it belongs to a layer above this module.
     from .queue_reader import ReceivedMessage
 
 _SEPARATOR: Final = "%"
-#: Brokers' own topics and groups, which belong to no namespace. Source: TopicValidator, MixAll, 5.3.3;
-#: 4.9.7 has all of them but CHECKPOINT_TOPIC.
+#: Brokers' own topics and groups, which belong to no namespace. Source: TopicValidator and MixAll, 5.3.3.
+#: Release 4.9.7 has all of them except CHECKPOINT_TOPIC.
 _SYSTEM: Final = frozenset(
     {
         *(DEFAULT_TOPIC, "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"),
@@ -33,7 +33,7 @@ _SYSTEM_PREFIXES: Final = ("rmq_sys_", "CID_RMQ_SYS_")
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """Translates the names that users see to names at brokers and back; an empty namespace changes nothing.
+    """Translation of users' names to names at brokers, and back; an empty namespace changes nothing.
 
     Source: NamespaceUtil, RocketMQ 4.9 and 5.3.
     """
@@ -66,7 +66,7 @@ class Namespace:
         return replace(queue, topic=self.outside(queue.topic)) if self.name else queue
 
     def messages_outside(self, messages: Iterable[ReceivedMessage]) -> tuple[ReceivedMessage, ...]:
-        """Return received messages with the names of topics and queues that users see."""
+        """Return received messages; their topics and queues have the names that users see."""
         if not self.name:
             return tuple(messages)
         return tuple(
@@ -82,7 +82,7 @@ class Namespace:
 
 
 def _split(resource: str) -> tuple[str, str]:
-    """Split a name into the prefix of a retry or dead letter topic, if it has one, and the rest."""
+    """Split a name into the prefix of a retry or dead letter topic, or "", and the rest."""
     for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         if resource.startswith(prefix):
             return prefix, resource.removeprefix(prefix)

@@ -1,4 +1,4 @@
-"""Storage of a group's offsets: at the brokers, or in a file of a broadcast member."""
+"""Storage of a group's offsets, at the brokers or in a file of a broadcast member."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import orjson
 
 from routekeeper.remoting import state_file
 from routekeeper.remoting.bodies import MessageQueue
-from routekeeper.remoting.files import read_regular
+from routekeeper.remoting.files import open_regular, read_regular
 from routekeeper.remoting.state_file import StateFileError
 
-from .errors import ClientError
+from .errors import ClientError, InvalidArgument
 from .operation import Deliver, Operation, Signal, wait
 from .queue_reader import QueueReader
 
@@ -28,7 +28,17 @@ log = logging.getLogger(__name__)
 
 
 class Offsets(Protocol):
-    """Offsets of one group, by queue."""
+    """The stored offsets of one group: one offset for each queue."""
+
+    def open(self) -> Operation[None]:
+        """Reserve the storage for one consumer, until :meth:`close`.
+
+        Raises:
+            InvalidArgument: If another consumer uses the same file.
+        """
+
+    def close(self) -> None:
+        """Release the storage; do nothing if it is not reserved."""
 
     def committed(self, queue: MessageQueue) -> Operation[int | None]:
         """Return the stored offset; None if no offset is stored.
@@ -57,6 +67,13 @@ class BrokerOffsets:
     def __init__(self, reader: QueueReader) -> None:
         self._reader = reader
 
+    def open(self) -> Operation[None]:
+        return  # nothing to reserve: brokers store the offsets of all members
+        yield
+
+    def close(self) -> None:
+        pass
+
     def committed(self, queue: MessageQueue) -> Operation[int | None]:
         return self._reader.committed(queue)
 
@@ -67,10 +84,13 @@ class BrokerOffsets:
 
 
 class OwnOffsets:
-    """Offsets of a broadcast member, stored in the member's own file if the settings name a file.
+    """Offsets of a broadcast member, stored in a file if the member's settings name a file.
 
     The file is one JSON object with keys ``topic@broker name@queue id`` and offsets as values. Each write
     replaces the whole file, adds a checksum, and keeps the previous version in a second file.
+
+    While a consumer runs, it holds a lock on ``NAME.lock``. Without the lock, two consumers with the same
+    file would overwrite each other's offsets.
     """
 
     def __init__(self, file: str) -> None:
@@ -79,11 +99,24 @@ class OwnOffsets:
         self._kept: dict[str, int] = {}  # content of the file after this process's last read or write
         self._writing = False
         self._written = Signal()
+        self._lock: _Lock | None = None
+        self._is_closing = False  # True if the lock must be released when the running write ends
+
+    def open(self) -> Operation[None]:
+        if self._path is not None and self._lock is None:
+            self._lock = yield Deliver(_locked, self._path)
+            self._known = None  # read the file again: before this lock, another consumer may have changed it
+
+    def close(self) -> None:
+        self._is_closing = self._writing
+        if self._lock is not None and not self._writing:
+            self._lock.release()
+            self._lock = None
 
     def committed(self, queue: MessageQueue) -> Operation[int | None]:
         if self._known is None:
             found = {} if self._path is None else (yield Deliver(_read, self._path))
-            if self._known is None:  # during the read, another operation may have read the file and stored it
+            if self._known is None:  # another operation may have read the file meanwhile
                 self._known, self._kept = found, dict(found)
         return self._known.get(_key(queue))
 
@@ -100,7 +133,8 @@ class OwnOffsets:
     def _keep(self, path: Path) -> Operation[None]:
         """Write the file; only one operation writes at a time.
 
-        Otherwise a delayed write of old offsets could overwrite a later write.
+        If two operations wrote at the same time, a delayed write of old offsets could overwrite newer
+        offsets.
         """
         while self._writing:
             yield from wait(self._written, self._written.version, None)
@@ -117,6 +151,58 @@ class OwnOffsets:
         finally:
             self._writing = False
             self._written.notify()
+            if self._is_closing:
+                self.close()
+
+
+class _Lock:
+    """A lock on a file. It ends at :meth:`release`, or when this object or the process ends."""
+
+    _descriptor = -1
+
+    def __init__(self, path: Path) -> None:
+        """Lock the file; create it if it is missing.
+
+        Raises:
+            BlockingIOError: If the file is locked already, by this process or another one.
+            OSError: If the file cannot be opened or locked.
+        """
+        import fcntl  # not at the top: Windows lacks fcntl, but clients without an offset file run there
+
+        self._descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
+        self._flock, self._unlock = fcntl.flock, fcntl.LOCK_UN
+        self._flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def release(self) -> None:
+        """End the lock, also for child processes that inherited the lock at a fork."""
+        self._flock(self._descriptor, self._unlock)
+        self._close()
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self._close()  # do not unlock: in a forked child, unlocking would end the parent's lock
+
+
+def _locked(path: Path) -> _Lock | None:
+    """Return a lock for the consumer that uses the file; None if the file system has no locks.
+
+    Raises:
+        InvalidArgument: If another consumer uses the file.
+    """
+    try:
+        return _Lock(state_file.beside(path, ".lock"))
+    except BlockingIOError:
+        raise InvalidArgument(
+            f"offset_file={str(path)!r} is used by another consumer, of this process or another one;"
+            " allowed is one consumer, so name a file of its own for each"
+        ) from None
+    except OSError as error:
+        log.warning("offset file not locked, another consumer could use it file=%s error=%s", path, error)
+        return None
 
 
 def _key(queue: MessageQueue) -> str:
@@ -137,14 +223,14 @@ def _read(path: Path) -> dict[str, int]:
 
 
 def _parse(content: bytes) -> dict[str, int]:
-    found = orjson.loads(content)  # raises only ValueError; json raises RecursionError on deep nesting
+    found = orjson.loads(content)  # raises only ValueError; Python's json may raise RecursionError
     if not isinstance(found, dict) or not all(type(offset) is int for offset in found.values()):
         raise ValueError("not an object of numbers")
     return found
 
 
 class _Storage:
-    """Disk interface that :mod:`routekeeper.remoting.state_file` needs."""
+    """The disk operations that :mod:`routekeeper.remoting.state_file` needs."""
 
     @staticmethod
     def content(path: Path) -> bytes:

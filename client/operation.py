@@ -1,9 +1,9 @@
-"""Operations: the client's work as generators without I/O.
+"""Operations: generators that do the client's work and leave all I/O to a driver.
 
 An operation yields *effects* (send a request, wait, start another operation). A driver performs the effect
-and resumes the operation with the effect's result or exception. There are two drivers: ``aio`` and
-``blocking``. They only perform effects, so both use the same code for producers, consumers and
-administration.
+and resumes the operation with the effect's result or exception. There are two drivers, the client classes of
+:mod:`.aio` and :mod:`.blocking`. A driver only performs effects, so both drivers use the same code for
+producers, consumers and administration.
 
 While a driver runs the code between two effects, no other operation of the same client runs. Operations
 therefore share state without locks. At every ``yield``, another operation may change the shared state.
@@ -30,10 +30,10 @@ class Invoke(msgspec.Struct, frozen=True):
     Fails with ConnectionLost, RequestTimeout, TooManyRequests, LocalProtocolError or RemoteProtocolError.
 
     Attributes:
-        unless: Function that is called immediately before the request is sent; no other operation can run
-            between the call and the sending. If it returns True, nothing is sent, and this effect fails with
-            Withdrawn. A thread may be delayed before it sends, while other threads send later requests; this
-            check avoids sending a request that is no longer wanted.
+        unless: Function that is called immediately before the request is sent. No other operation runs
+            between this call and the sending. If the function returns True, nothing is sent, and this effect
+            fails with Withdrawn. So a delayed thread does not send a request that newer requests of other
+            threads have made obsolete.
     """
 
     addr: str
@@ -45,7 +45,7 @@ class Invoke(msgspec.Struct, frozen=True):
 class Oneway(msgspec.Struct, frozen=True):
     """Send a request that gets no answer. Result: None.
 
-    Fails with the same exceptions as :class:`Invoke`, except for exceptions about a missing answer.
+    Fails with the same exceptions as :class:`Invoke`, except for errors about a missing or wrong answer.
     """
 
     addr: str
@@ -91,8 +91,8 @@ class Unreached(ConnectionError):
 class ListenerEnded(Exception):
     """The user's code raised an exception that is no subclass of Exception.
 
-    Examples are SystemExit and CancelledError. Without this class, such an exception would end the consumer's
-    operation that called the user's code, and nothing would be logged.
+    Examples are SystemExit and CancelledError. The driver raises this class instead. Otherwise, the original
+    exception would end the consumer's operation that called the user's code, and nothing would be logged.
     """
 
     def __init__(self, error: BaseException) -> None:
@@ -109,7 +109,7 @@ class Instant(msgspec.Struct, frozen=True):
     """The time on the monotonic clock and on the wall clock, read at the same moment.
 
     Attributes:
-        now_s: Monotonic seconds, for deadlines; they have no relation to the time of day.
+        now_s: Seconds of the monotonic clock, for deadlines. They have no relation to the time of day.
         wall_ms: Unix time in milliseconds, for values on the wire.
     """
 
@@ -122,10 +122,10 @@ class Clock(msgspec.Struct, frozen=True):
 
 
 class Signal:
-    """A counted event for which operations wait; no notification is lost.
+    """A counter of notifications, for which operations wait. No notification is lost.
 
-    A waiter remembers the last version that it handled. :class:`Wait` returns at once if the signal already
-    has a later version.
+    Each notification increases ``version``. A waiter passes the last version that it handled to
+    :class:`Wait`, which returns at once if the signal already has a later version.
     """
 
     __slots__ = ("_wakers", "version")
@@ -146,7 +146,7 @@ class Signal:
         self._wakers.append(wake)
 
     def forget(self, wake: Callable[[], None]) -> None:
-        """Remove a function of :meth:`on_next`, if it was not called yet; used by drivers."""
+        """Remove a function that was passed to :meth:`on_next`, if it was not called yet; used by drivers."""
         if wake in self._wakers:
             self._wakers.remove(wake)
 
@@ -208,7 +208,7 @@ class Once:
     """Runs an operation until one caller has completed it.
 
     A caller may be cancelled or interrupted while it runs the operation. The next caller then runs the
-    operation again from its beginning; therefore the operation must allow that.
+    operation again from the beginning. The operation must allow this.
     """
 
     __slots__ = ("_completed", "_running")
@@ -217,10 +217,10 @@ class Once:
         self._completed = self._running = False
 
     def run(self, operation: Callable[[], Operation[None]]) -> Operation[None]:
-        """Run the operation, if it was not completed, and no other caller runs it now.
+        """Run the operation, unless it was completed or another caller runs it now.
 
-        Do not wait for another caller. That caller may wait for a function of the user from which this call
-        comes, so both would wait for each other.
+        Do not wait for another caller. The other caller may wait for a function of the user that makes this
+        call. Then both would wait for each other.
         """
         if self._completed or self._running:
             return
@@ -235,7 +235,7 @@ class Once:
 def together(operations: Iterable[Operation[None]], name: str, *, at_once: int) -> Operation[None]:
     """Run operations concurrently, at most ``at_once`` at the same time; return when all have ended.
 
-    The operations must not raise: an exception in a spawned operation is only logged.
+    The operations must not raise exceptions: exceptions of spawned operations would only be logged.
     """
     waiting = deque(operations)
     ended = Signal()
@@ -254,7 +254,7 @@ def together(operations: Iterable[Operation[None]], name: str, *, at_once: int) 
         running += 1
         try:
             yield Spawn(work(), name)
-        except RemotingError:  # no more threads can be started; this thread and the started ones do the work
+        except RemotingError:  # no thread can be started now, so the threads that run do all the work
             running -= 1
             break
     running += 1

@@ -1,6 +1,7 @@
-"""Messages of one queue that were pulled and are not consumed yet (no I/O, no clock).
+"""The messages of one queue that were pulled but not consumed yet.
 
-This module decides when to pull, which messages to consume next, and which offset to commit.
+This module decides when to pull, which messages to consume next, and which offset to commit. It does no I/O
+and reads no clock.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import Final, Generic, Protocol, TypeVar
 MESSAGES_MAX: Final = 1000
 BYTES_MAX: Final = 100 * 1024 * 1024
 SPAN_MAX: Final = 2000
-#: Memory in bytes of one property. It counts only beyond this number of properties, so that usual messages
-#: count by their bodies, as in RocketMQ's client.
+#: The first PROPERTIES_FREE properties of a message are not counted; each further property counts as
+#: PROPERTY_BYTES bytes of memory. A usual message has fewer properties, so only the body counts, as in
+#: RocketMQ's client.
 PROPERTY_BYTES: Final = 160
 PROPERTIES_FREE: Final = 32
 
@@ -37,9 +39,10 @@ M = TypeVar("M", bound=Queued)
 
 
 def memory_size(message: Queued) -> int:
-    """Return the memory in bytes that a message's body and its unusually many properties take.
+    """Return the memory in bytes of a message's body and of properties beyond :data:`PROPERTIES_FREE`.
 
-    The body alone is no bound: a message with a body of 1 byte may have 5,000 properties, which take 0.5 MB.
+    The size of the body alone would be misleading: a message with a body of 1 byte may have 5,000 properties,
+    which take 0.5 MB.
     """
     return len(message.body) + PROPERTY_BYTES * max(0, len(message.properties) - PROPERTIES_FREE)
 
@@ -50,10 +53,12 @@ class ProcessQueue(Generic[M]):
     Attributes:
         next_offset: Offset of the next pull.
         serial: True if only one batch at a time is consumed (orderly consumption).
-        leaving: True if this member is about to release the queue. No more messages are delivered; messages
-            that are being consumed are completed and committed.
-        dropped: True if this member has released the queue. Results of messages are ignored from then on.
-        taken_end: Offset after the last message that :meth:`take` returned; 0 if it returned none yet.
+        leaving: True if this member is about to release the queue. No more messages are delivered. The
+            consumption of messages in flight continues to its end, and their offsets are stored.
+        dropped: True if this member has released the queue. From then on, the results of its messages are
+            ignored.
+        taken_end: Offset after the last message that :meth:`take` returned; 0 if :meth:`take` returned no
+            message yet.
 
     Invariants:
         - every offset below :attr:`commit_offset` was consumed, was filtered out, or was never requested;
@@ -82,14 +87,14 @@ class ProcessQueue(Generic[M]):
         self.leaving = False
         self.locked_until_s = float("-inf")
         self.taken_end = 0
-        self._commits = 0  # number of requests to store an offset that have begun
+        self._commits = 0  # number of begun requests that store an offset
         self._waiting: dict[int, M] = {}
         self._in_flight: dict[int, M] = {}
-        # The memory size of each message by offset, as it was when the message was pulled. The listener may
-        # change the properties later.
+        # For each offset, the message's memory size at the time of the pull. Do not compute it again, because
+        # the listener may change the properties.
         self._sizes: dict[int, int] = {}
         self._bytes = 0
-        # True if the waiting messages are stored in the order of their offsets.
+        # True if ``_waiting`` is in the order of the offsets.
         self._sorted = True
 
     @property
@@ -115,15 +120,16 @@ class ProcessQueue(Generic[M]):
 
     @property
     def commit_offset(self) -> int:
-        """Offset to commit: the member that consumes this queue next begins at this offset."""
+        """The offset to commit, at which the next member that consumes this queue begins."""
         # After `move` to a lower offset, messages that are being consumed may lie above `next_offset`.
         return min([*self._waiting, *self._in_flight, self.next_offset])
 
     def begin_commit(self) -> Callable[[], bool]:
-        """Count a request that stores :attr:`commit_offset`; return a check to call before it is sent.
+        """Count a request that stores :attr:`commit_offset`; return a function that says if it is obsolete.
 
-        The check returns True if a later request began, or if the queue was released. The request must then
-        not be sent: its older offset would overwrite the newer one.
+        Call the function immediately before the request is sent. It returns True if a later request began, or
+        if the queue was released. The request must then not be sent, because its older offset would overwrite
+        a newer offset.
         """
         self._commits += 1
         number = self._commits
@@ -137,10 +143,11 @@ class ProcessQueue(Generic[M]):
 
     @property
     def full(self) -> bool:
-        """True if pulling has to pause: a limit is exceeded, or messages from before a move are in flight.
+        """True if pulling must pause: a limit is exceeded, or :meth:`move` left messages in flight.
 
         After :meth:`move` to a lower offset, the next pull may return new messages with the offsets of
-        messages that are still being consumed. The offset alone would then not tell them apart.
+        messages that are still being consumed. This class could not distinguish such messages, because it
+        identifies messages by their offsets.
         """
         if self.count > MESSAGES_MAX or self._bytes > BYTES_MAX:
             return True
@@ -149,7 +156,7 @@ class ProcessQueue(Generic[M]):
         return not self.serial and self.count > 0 and self.next_offset - self.commit_offset > SPAN_MAX
 
     def pulled(self, messages: Iterable[M], next_offset: int) -> None:
-        """Add the messages of one pull; the messages that the tag filter removed are not among them.
+        """Add the messages of one pull, without the messages that the tag filter removed.
 
         Args:
             next_offset: Offset of the next pull.
@@ -197,12 +204,14 @@ class ProcessQueue(Generic[M]):
                 self._sorted = False
 
     def move(self, offset: int) -> None:
-        """Continue pulling at ``offset``, because the broker's queue has no message at the present offset.
+        """Continue pulling at ``offset``, because the broker's queue has no message at ``next_offset``.
 
-        If ``offset`` is higher, the broker removed old messages. Messages that were pulled are kept: they are
-        not consumed yet, and the broker may not have them any more. If ``offset`` is lower, the broker's
-        queue ends there. Messages that wait from ``offset`` on are removed. Messages that are being consumed
-        are kept until their result is known, and pulling pauses until then; see :attr:`full`.
+        If ``offset`` is higher than ``next_offset``, the broker has removed old messages. Messages that were
+        pulled are kept: they are not consumed yet, and the broker may not have them any more.
+
+        If ``offset`` is lower, the broker's queue ends at ``offset``. Messages from ``offset`` on that wait
+        are removed. Messages that are being consumed are kept until their result is known. Until then,
+        pulling pauses; see :attr:`full`.
         """
         for stale in [waiting for waiting in self._waiting if waiting >= offset]:
             del self._waiting[stale]

@@ -1,4 +1,4 @@
-"""Operations that send messages: generators that leave all I/O to a driver (see :mod:`.operation`)."""
+"""Operations that send messages. A driver does their I/O, see :mod:`.operation`."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ from .route_cache import MessageQueue, PublishInfo
 from .unique_ids import UniqueIds
 
 if TYPE_CHECKING:
-    import random  # callers pass the random generator; no code here uses the global one
+    import random  # only for type annotations: callers pass the random generator
 
-#: Bits of a message's system flag for each compression. zlib sets no bit, as in senders before 5.0: every
-#: consumer can decompress it.
+#: Bits in a message's system flag for each compression algorithm. zlib sets no bit, as in clients before 5.0,
+#: so that every consumer can decompress such a body.
 _COMPRESSION: Final = {"zlib": 0, "lz4": LZ4, "zstd": ZSTANDARD}
 
 
 class SendStatus(IntEnum):
-    """The broker's report on how safely a message is stored. The number is the answer's code."""
+    """A broker's report on how safely it stored a message. The number is the code of the broker's answer."""
 
     SEND_OK = ResponseCode.SUCCESS
     FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
@@ -84,12 +84,13 @@ class SendResult(msgspec.Struct, frozen=True, kw_only=True):
 
 _STATUS: Final = {int(status): status for status in SendStatus}
 
-#: Function that picks the queue for a message. It gets the topic's queues for sends (at least one queue).
+#: Type of functions that pick the queue for a message. The arguments are the topic's queues for sends, at
+#: least one queue, and the message.
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
 
 def by_hash(key: str) -> QueueSelector:
-    """Return a selector that gives equal keys the same queue, as Java's SelectMessageQueueByHash does."""
+    """Return a selector that picks the same queue for equal keys, as Java's SelectMessageQueueByHash does."""
 
     def select(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
         return queues[abs(tag_hash(key)) % len(queues)]
@@ -155,8 +156,9 @@ class ProducerCore:
             SendOutcomeUnknown: If a broker may have stored the message.
             ClientClosed: If the producer is closed; nothing was sent.
         """
-        # Check now, not in the operation's first step. A send that waits for a thread begins later, and must
-        # still be sent if close() has begun meanwhile.
+        # Check the arguments now, not in the operation's first step. A send that waits for a thread begins
+        # later. If close() has begun meanwhile, the check would refuse this send, but the message must be
+        # sent.
         self.check_use(message, queue, select, timeout_s)
         return self._send_one(message, queue, select, timeout_s)
 
@@ -199,7 +201,7 @@ class ProducerCore:
     ) -> Operation[SendResult]:
         """Send messages of one topic in one request.
 
-        The broker stores all of them in one queue, in the same order, or it stores none.
+        The broker stores either all messages, in one queue and in the same order, or no message.
 
         Raises:
             InvalidArgument: If ``messages`` is empty, if the messages differ in topic or wait_store, or if a
@@ -390,7 +392,7 @@ class ProducerCore:
     def _master(self, queue: MessageQueue) -> Operation[str | None]:
         addr = self._directory.routes.master(queue.broker_name)
         if addr is None:
-            # An order configuration may name a broker that the present route lacks: refresh the route.
+            # Refresh the route: an order configuration may name a broker that the cached route lacks.
             try:
                 yield from self._directory.refresh(queue.topic)
             except RemotingError:
@@ -411,8 +413,8 @@ class ProducerCore:
             method = _COMPRESSION[config.compress_type]
             body = compress_body(body, method=method, level=config.compress_level)
             sys_flag = SYS_COMPRESSED | method << 8
-        # A consumer may call this method to send a message to its group's retry topic. The message's
-        # properties then contain the number of retries, which belongs in the request's header.
+        # A consumer may use this method to send a message to the group's retry topic. The properties then
+        # contain the numbers of retries. Move these numbers to the request's header.
         retried = topic.startswith(RETRY_PREFIX)
         reconsumed = int(properties.pop(PROPERTY_RECONSUME_TIME, "0")) if retried else 0
         reconsume_max = properties.pop(PROPERTY_MAX_RECONSUME_TIMES, None) if retried else None
@@ -499,7 +501,7 @@ class ProducerCore:
         batch: bool = False,
     ) -> dict[str, str]:
         text = encode_properties(properties)
-        if len(text) > PROPERTIES_SIZE_MAX // 4:  # UTF-8 takes up to four bytes a character
+        if len(text) > PROPERTIES_SIZE_MAX // 4:  # a character takes up to 4 bytes in UTF-8
             size = len(text.encode())
             if size > PROPERTIES_SIZE_MAX:
                 raise InvalidArgument(
@@ -548,7 +550,8 @@ def _result(
     try:
         answer = SendMessageResponseFields.parse(response.ext_fields)
     except FieldError:
-        # Do not raise an error if the answer lacks the offset: its code says that the message is stored.
+        # Raise no error if the answer lacks the offset, because the answer's code says that the message is
+        # stored.
         answer = SendMessageResponseFields(msg_id="", queue_id=queue.queue_id, queue_offset=-1)
     return SendResult(
         status=_STATUS[response.code],

@@ -1,4 +1,4 @@
-"""Public names of :mod:`routekeeper`: both clients, which accept addresses as text, and their types."""
+"""The public names of :mod:`routekeeper`: the two client classes, and the types that they use."""
 
 from __future__ import annotations
 

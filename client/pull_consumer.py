@@ -21,9 +21,9 @@ from .retry import partial_failure
 
 log = logging.getLogger(__name__)
 
-#: Timeouts of this many seconds (388 days) or more are refused, because drivers cannot wait that long.
+#: Timeouts of this many seconds (388 days) or more are refused, because Python cannot wait that long.
 _FOR_EVER_S: Final = 1 << 25
-#: Reason of the failure to store the offset of a queue that this member does not consume any more.
+#: Error text for a queue whose offset cannot be stored, because this member no longer consumes the queue.
 _RELEASED: Final = "the queue was released before; its next consumer receives the messages again"
 
 
@@ -31,9 +31,10 @@ class PullConsumerCore(GroupMember):
     """Operations of one pull consumer.
 
     In the background, the core assigns queues to this consumer and pulls their messages. A message counts as
-    consumed at the next call of :meth:`poll` or :meth:`commit`. If the consumer fails before that call, the
-    message is delivered again, so each message is delivered at least once. Only one caller at a time may
-    request messages.
+    consumed at the next call of :meth:`poll` or :meth:`commit` after it was returned. If the consumer fails
+    before that call, the message is delivered again, so each message is delivered at least once.
+
+    Only one caller at a time may request messages.
     """
 
     consume_type = "CONSUME_ACTIVELY"
@@ -42,7 +43,7 @@ class PullConsumerCore(GroupMember):
     def __init__(
         self, core: ClientCore, config: PullConsumerConfig, subscriptions: Mapping[str, str]
     ) -> None:
-        """Store the subscriptions: a tag expression for each topic. Topics can be added later.
+        """Store the subscriptions, which have a tag expression for each topic. Topics can be added later.
 
         Raises:
             InvalidArgument: If a subscription is malformed.
@@ -67,8 +68,8 @@ class PullConsumerCore(GroupMember):
 
         Args:
             count: Largest number of messages to return.
-            timeout_s: Seconds to wait for a message. If none arrives in this time, the result is empty. None
-                waits without a bound.
+            timeout_s: Seconds to wait for a message. If no message arrives in this time, return an empty
+                result. With None, wait without a limit.
 
         Raises:
             InvalidArgument: If an argument is out of range.
@@ -82,8 +83,8 @@ class PullConsumerCore(GroupMember):
             )
         self._consumed()
         if self.config.auto_commit:
-            # Offsets are stored in the background, where failures are only logged. A later commit reports
-            # only the queues of messages that this call returns.
+            # Forget queues that were released before this call, so that a later commit() does not report
+            # them. With auto_commit, a failure to store their offsets is only logged.
             self._assignment.released.clear()
         instant: Instant = yield Clock()
         deadline_s = None if timeout_s is None else instant.now_s + timeout_s
@@ -102,16 +103,17 @@ class PullConsumerCore(GroupMember):
         raise ClientClosed(f"the consumer of group {self.config.group!r} is closed")
 
     def commit(self) -> Operation[None]:
-        """Store the new offsets of all queues. All messages returned so far are then stored as consumed.
+        """Store the offsets after all messages that this consumer has returned, for all queues.
 
-        If a queue was released to another member before its offset was stored, this method cannot store the
-        offset any more. The first call after the release names the queue as failed; later calls do not. With
-        ``auto_commit``, :meth:`poll` forgets such queues.
+        A queue may have been released to another member before its offset was stored. This method cannot
+        store such an offset any more. The first call after the release names the queue as failed; later calls
+        do not. With ``auto_commit``, :meth:`poll` forgets such queues.
 
         Raises:
             PartlyNotApplied: If the offsets of some queues were not stored; ``failures`` names these queues.
                 The offsets of all other queues are stored.
-            PartlyUnknown: If it is unknown whether the offsets of some of the failed queues were stored.
+            PartlyUnknown: If the offsets of some queues in ``failures`` may have been stored. The offsets of
+                all other queues are stored.
             ClientClosed: If the consumer is closed.
         """
         self._check_open()
@@ -131,14 +133,16 @@ class PullConsumerCore(GroupMember):
             else:
                 del unstored[queue]
 
-        # A broadcast member keeps all offsets in one file, and only one write of the file may run at a time.
+        # A broadcast member stores all offsets in one file, and only one operation may write the file at a
+        # time.
         yield from together(
             (store(queue, process) for queue, process in moved.items()),
             f"commit {self.config.group}",
             at_once=1 if self.config.broadcast else STORED_AT_ONCE,
         )
         for queue, end in released.items():
-            # The offset may be stored after all: the queue may have come back, and its messages with it.
+            # Check the stored offset again: meanwhile, this member may have got the queue back and stored a
+            # newer offset.
             if self._assignment.stored(queue) < end:
                 unstored.setdefault(queue, NotApplied(_RELEASED))
         if unstored:

@@ -1,4 +1,4 @@
-"""Operations (generators without I/O) on single queues: pull messages, and read and store offsets."""
+"""Operations on single queues: pull messages, read offsets and store offsets. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -51,14 +51,15 @@ from .route_cache import pick_read_addr
 _PULL_COMMIT: Final = 1
 _PULL_SUSPEND: Final = 2
 _PULL_SUBSCRIPTION: Final = 4
-#: Largest decompressed body, in bytes. A larger body makes its message unreadable.
+#: Largest decompressed body, in bytes. A message with a larger body counts as unreadable.
 BODY_MAX: Final = 16 * 1024 * 1024
-#: Largest memory in bytes that one message takes, see :func:`.process_queue.memory_size`. The shortest
-#: property takes four bytes of the message's text.
+#: Largest memory in bytes that one message takes, see :func:`.process_queue.memory_size`. The text of the
+#: properties has a largest size. Each property takes at least four bytes of the text, so the number of
+#: properties is limited, too.
 MESSAGE_MAX: Final = BODY_MAX + PROPERTY_BYTES * (PROPERTIES_SIZE_MAX // 4 + 1)
-#: Bound for the memory in bytes that the messages of one answer take.
+#: Limit in bytes for the memory that the messages of one answer take.
 PULL_MAX: Final = 2 * BODY_MAX
-#: Number of messages that a pull requests unless its caller names another number.
+#: Number of messages that a pull requests if the caller passes no number.
 _COUNT: Final = 32
 
 
@@ -68,7 +69,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         topic: Topic to which the producer sent the message, even if this is a retry from the retry topic.
         body: The body, decompressed.
-        message_id: Unique id from the message's producer, else the offset id.
+        message_id: Unique id that the producer created; the offset id if the message has no unique id.
         queue: Queue from which the message was read; for a retry, a queue of the group's retry topic.
         born_ms: Unix time in ms at which the producer created the message.
         store_ms: Unix time in ms at which the broker stored the message.
@@ -142,13 +143,13 @@ Taken = ReceivedMessage | BrokenMessage
 
 
 class PullResult(msgspec.Struct, frozen=True):
-    """Answer to one pull; ``code`` is success or one of the PULL_ codes.
+    """The answer to one pull; ``code`` is SUCCESS or one of the ``PULL_`` codes.
 
     Attributes:
         broken: Messages of the answer that cannot be read.
-        passed_over: True if the requested message cannot be read and its end cannot be found. Then the
-            message is skipped: ``next_offset`` is at least the offset after it.
-        deferred: Not 0 if the answer's messages from ``next_offset`` on were left out; see
+        passed_over: True if the requested message cannot be read and its end cannot be found. The message is
+            then skipped: ``next_offset`` is the offset after the message, or a later offset.
+        deferred: Not 0 if messages of the answer, from ``next_offset`` on, were left out; see
             :class:`Received`.
     """
 
@@ -244,7 +245,8 @@ class Received(NamedTuple):
         found: Messages in the order of their offsets.
         rest: Last bytes of the answer. They begin with a message whose end cannot be found.
         deferred: Not 0 if the last messages of the answer were left out, so that the next pull must fetch
-            them. The number is the memory in bytes that the first of them takes, or 1 if it was not read.
+            them. The number is the memory in bytes of the first message that was left out, or 1 if its size
+            is unknown.
     """
 
     found: list[Taken]
@@ -261,18 +263,18 @@ def receive_all(
     end: int = INT64_MAX,
     room: int = PULL_MAX,
 ) -> Received:
-    """Return the messages of a pull answer, until they are ``count`` or would take more memory than ``room``.
+    """Return at most ``count`` messages of a pull answer, and only as many as fit into ``room`` bytes.
 
-    If a message cannot be read but its header is valid, the messages after it are still returned. A
-    compressed body that cannot be decompressed is the last one that is returned.
+    If a message cannot be read but its header is valid, the following messages are still returned. But a
+    message whose body cannot be decompressed is the last message that is returned.
 
     Args:
-        count: Largest number of messages. Brokers send no more than the pull asked for, but a hostile broker
-            could send 100,000.
-        first, end: The answer's queue offsets rise from ``first`` and stay below ``end``. A message with
-            another offset is damaged. A damaged message that can be decoded gets the lowest free offset. If
-            it cannot be decoded, the size in its header may be wrong too. Then no later message is read.
-        room: Bound for the memory in bytes that all messages take, see :func:`.process_queue.memory_size`.
+        count: Largest number of messages. A correct broker sends no more than the pull requested, but a
+            hostile broker could send 100,000 messages.
+        first, end: The queue offsets of an answer increase, from ``first`` to below ``end``. A message with
+            another offset is damaged. If it can be decoded, it gets the lowest possible offset. If it cannot
+            be decoded, the size in its header may be wrong, too, so no later message is read.
+        room: Limit in bytes for the memory that all messages take, see :func:`.process_queue.memory_size`.
     """
     found: list[Taken] = []
     position = 0
@@ -305,8 +307,9 @@ def receive_all(
             try:
                 message = receive(stored, queue.broker_name, store_size=message_end - position, queue=queue)
             except RemoteProtocolError as error:
-                # Read no more of this answer: the attempt to decompress this body may have been as much work
-                # as the largest body, although the message takes little memory.
+                # Read no further message of this answer. The failed attempt may have decompressed as much as
+                # the largest body, although the message takes little memory. ``room`` does not limit this
+                # work.
                 count = len(found) + 1
                 properties = decode_properties(stored.properties)
                 message = BrokenMessage(
@@ -360,9 +363,11 @@ class QueueReader:
     ) -> Operation[PullResult]:
         """Pull messages from ``offset`` on, filtered by the subscription's tags.
 
-        If the answer has more than ``count`` messages, or if they would take more memory than ``room``, its
-        last messages are left for the next pull. So are the messages behind a compressed body that cannot be
-        decompressed.
+        The last messages of an answer are left for the next pull in these cases:
+
+        - the answer has more than ``count`` messages;
+        - the messages would take more memory than ``room`` allows;
+        - a body before them cannot be decompressed.
 
         Args:
             count: Largest number of messages, at least 1.
@@ -375,7 +380,7 @@ class QueueReader:
         Raises:
             NoRoute: If the queue's broker is in no known route.
             ResponseError: If the broker answers with an error.
-            ConnectionLost, RequestTimeout, RemoteProtocolError: If the broker does not answer, or its answer
+            ConnectionLost, RequestTimeout, RemoteProtocolError: If the broker does not answer, or the answer
                 cannot be read.
         """
         addr = yield from self.addr(queue, broker_id=broker_id)
@@ -428,7 +433,7 @@ class QueueReader:
             elif rest and found:
                 next_offset = found[-1].queue_offset + 1
             elif rest and count > 1:
-                # Pull the unreadable message alone, so that no readable message is skipped together with it.
+                # Pull the unreadable message alone, so that only this message is skipped.
                 return (
                     yield from self.pull(
                         queue,
@@ -543,7 +548,7 @@ class QueueReader:
         """Return the address of the broker to ask about a queue.
 
         Raises:
-            NoRoute: If the queue's broker is in no known route, even after a query to the nameservers.
+            NoRoute: If no known route contains the queue's broker, even after a query to the nameservers.
         """
         directory = self._core.directory
         addr = pick_read_addr(directory.routes.addrs(queue.broker_name), broker_id)

@@ -1,8 +1,9 @@
-"""An administrator's requests over HTTP to a group of nameservers, as operations without I/O.
+"""Operations for an administrator's HTTP requests to a raft group of nameservers. They do no I/O.
 
-Only the leader makes changes. A member that does not lead refuses a change, and names the leader by its raft
-address. The client then asks the nameservers at the given HTTP addresses for their own raft addresses. If
-none of them has the leader's raft address, the client uses the leader's HTTP address from the refusal.
+Only the leader makes changes. Any other member refuses a change, and its answer contains the leader's raft
+address. To find the leader's HTTP address, the client asks the nameservers at the given HTTP addresses for
+their raft addresses. If no nameserver has the leader's raft address, the client uses the leader's HTTP
+address from the refusal.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from .operation import Fetch, FetchReply, Operation, Sleep, Unreached, read_cloc
 SNAPSHOT_MAX: Final = 1 << 30
 #: Largest answer to a change that returns no snapshot, in bytes.
 _ANSWER_MAX: Final = 1 << 20
-#: Largest number of redirections to another leader during one request.
+#: Largest number of times that one change may be refused because another member leads.
 _HOPS_MAX: Final = 5
 #: Seconds between two requests while no leader is known.
 _NO_LEADER_PAUSE_S: Final = 0.5
-#: Seconds for which the client waits for an answer in addition to the time limit of the change.
+#: Seconds for which the client waits for an answer after the time limit of the change.
 _MARGIN_S: Final = 5.0
 
 
-#: A server's address. A base URL, as a browser shows it, is accepted too.
+#: Pattern for an HTTP address: ``host:port``, or a base URL as a browser shows it.
 ADDRESS: Final = re.compile(
     r"(?:https?://)?(?:[^\s:/\[\]]+|\[[0-9A-Fa-f:.%]+\]):\d{1,5}/?|https?://[^\s:/]+/?"
 )
@@ -47,11 +48,11 @@ class NoAnswer(NotApplied):
 def http_address(addr: str, settings: Mapping[str, str]) -> str:
     """Return a nameserver's HTTP address, from its settings (request code 319).
 
-    Only the port comes from the settings. The host is that of ``addr``, because the settings must not decide
-    to which host an operator's token is sent.
+    The port comes from the settings, the host from ``addr``. The settings must not decide to which host an
+    operator's token is sent.
 
     Raises:
-        NoAnswer: If the nameserver serves no HTTP, or serves it only to its own machine.
+        NoAnswer: If the nameserver does not serve HTTP, or serves HTTP only to its own machine.
     """
     listen = settings.get("httpListen", "off")
     host, _, port = listen.rpartition(":")
@@ -79,7 +80,7 @@ class Done:
 
 
 class Group:
-    """A group of nameservers, named by their HTTP addresses.
+    """A raft group of nameservers, which the caller names by their HTTP addresses.
 
     Args:
         addresses: ``host:port``, with or without ``http://`` before it.
@@ -130,11 +131,11 @@ class Group:
     # Changes ----------------------------------------------------------------------------------------
 
     def add_member(self, address: str) -> Operation[Done]:
-        """Add a member, which votes once it has caught up. A repeated request continues the same change."""
+        """Add a member, which votes when its log is complete. A repeated call continues the same change."""
         return self._change("POST", "/v1/raft/members", document={"address": address})
 
     def remove_member(self, address: str) -> Operation[Done]:
-        """Remove a member, which then stops."""
+        """Remove a member from the group; the removed nameserver then stops."""
         return self._change("DELETE", f"/v1/raft/members/{quote(address, safe='')}")
 
     def transfer_leadership(self, to: str | None) -> Operation[Done]:
@@ -145,7 +146,7 @@ class Group:
         """Write the leader's state to a snapshot file.
 
         Args:
-            content: True returns the file itself instead of its name.
+            content: True to return the content of the file; False to return its name.
         """
         return self._change("POST", "/v1/raft/snapshot", accept="application/octet-stream" if content else "")
 
@@ -234,8 +235,8 @@ class Group:
                     if now.now_s - started.now_s >= timeout_s:
                         raise NotApplied(f"{address}: {_words(reply)}")
                     yield Sleep(_NO_LEADER_PAUSE_S)
-                    # The address that answered may be missing in --http: another member may have named it as
-                    # the leader's.
+                    # The address that answered may be missing in --http, because another member may have
+                    # named it as the leader's address.
                     position = self.addresses.index(address) + 1 if address in self.addresses else 0
                     waiting = [*self.addresses[position:], *self.addresses[:position]]
                 case 401 if "Authorization" not in headers:
@@ -247,7 +248,7 @@ class Group:
         raise NotApplied("; ".join(dict.fromkeys(unreached)) or "no HTTP address is given")
 
     def _named(self, leader: object) -> Operation[str | None]:
-        """Return the given HTTP address of the member with raft address ``leader``; None if there is none."""
+        """Return the HTTP address from ``addresses`` whose member has raft address ``leader``, or None."""
         for address in self.addresses:
             try:
                 status = yield from self.read(address, "/v1/raft/status")
@@ -260,11 +261,11 @@ class Group:
 
 
 def _told(address: str, leader: object) -> str | None:
-    """Return the leader's HTTP address that the nameserver at ``address`` named, or None if it is unusable.
+    """Check the leader's HTTP address that the nameserver at ``address`` sent; return None if it is unusable.
 
-    The client sends its token to the returned address. The nameserver at ``address`` already has the token.
-    But if the client sent the token to ``address`` encrypted, it must not send the token elsewhere in plain
-    text.
+    The client will send its token to the returned address. The nameserver at ``address`` already has the
+    token. But if the connection to ``address`` was encrypted, the connection to the leader must be encrypted,
+    too.
     """
     if not isinstance(leader, str) or ADDRESS.fullmatch(leader) is None:
         return None
@@ -286,7 +287,7 @@ def _document(reply: FetchReply) -> Mapping[str, Any] | None:
 
 
 def _words(reply: FetchReply) -> str:
-    """Return the server's own text of a refusal."""
+    """Return the text with which the server refused a request."""
     detail = (_document(reply) or {}).get("detail")
     return (
         shortened(detail) if isinstance(detail, str) else f"answered status {reply.status} without saying why"

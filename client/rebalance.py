@@ -1,4 +1,4 @@
-"""Assignment of queues to consumers: functions that use only the member list and the queue list."""
+"""Assignment of queues to consumers, computed only from the list of members and the list of queues."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Q = TypeVar("Q")
 def average_share(queues: Sequence[Q], members: Sequence[str], me: str) -> tuple[Q, ...]:
     """Return the contiguous part of ``queues`` that the member ``me`` consumes.
 
-    Every member computes its part on its own. The parts do not overlap and cover all queues, provided that
-    all members use equal ``queues`` and ``members``, both sorted. The first ``len(queues) % len(members)``
-    members get one queue more.
+    Every member computes its own part. If all members use equal sorted ``queues`` and ``members``, the parts
+    cover all queues and do not overlap. The first ``len(queues) % len(members)`` members get one queue more
+    than the others.
 
     Source: AllocateMessageQueueAveragely.
     """

@@ -1,4 +1,4 @@
-"""TCP connections to named hosts within a time limit. The system's resolver has no such limit."""
+"""TCP connections to hosts by name, within a time limit. The system's resolver itself has no time limit."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from .errors import ClientError, OutcomeUnknown, PartlyNotApplied, PartlyUnknown
 from .route_cache import MessageQueue, PublishInfo
 
 if TYPE_CHECKING:
-    import random  # callers pass the random generator; no code here uses the global one
+    import random  # only for type annotations: callers pass the random generator
 
 #: Answer codes for stored messages. They differ in how safely the message is stored. Source: SendStatus.
 STORED_CODES: Final = frozenset(
@@ -48,14 +48,14 @@ RETRIED_CODES: Final = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
-#: Beginning of the remark of a server with too many requests. Some servers send it after they have acted on
-#: the request. So a client may repeat a read elsewhere, but the outcome of a send is unknown.
+#: Beginning of the remark of an overloaded server. Some servers send this remark after they have acted on the
+#: request. So a client may repeat a read at another server, but the outcome of a send is unknown.
 _OVERLOAD: Final = "[OVERLOAD]"
-#: Beginnings of remarks that prove, with answer code 1, that the server changed nothing. Without such a
-#: remark, code 1 may come after the change.
+#: If the answer code is 1 and the remark has one of these beginnings, the server changed nothing. With code 1
+#: and another remark, the server may have made the change.
 _REFUSALS: Final = (
     *("[NO_QUORUM]", "request queueId", "[REJECTREQUEST]", "name server not ready"),
-    "org.apache.rocketmq.acl.common.AclException",  # brokers 4.9 send it before they read the request
+    "org.apache.rocketmq.acl.common.AclException",  # brokers of 4.9 check access before they act
 )
 
 
@@ -69,7 +69,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Outcome of one try, and whether a try at another broker may succeed."""
+    """The outcome of one try, and whether another try at another broker may succeed."""
 
     outcome: Outcome
     retry: bool
@@ -79,7 +79,7 @@ _STORED: Final = Verdict(Outcome.APPLIED, retry=False)
 
 
 def classify_answer(code: int, remark: str | None) -> Verdict:
-    """Classify a broker's answer to a send."""
+    """Return the outcome of a try from the broker's answer, and whether to try another broker."""
     if code in STORED_CODES:
         return _STORED
     text = remark or ""
@@ -90,7 +90,7 @@ def classify_answer(code: int, remark: str | None) -> Verdict:
 
 
 def classify_failure(error: RemotingError) -> Verdict:
-    """Classify a try that got no answer.
+    """Return the outcome of a try that got no answer, and whether to try another broker.
 
     If no byte of the request was sent, the request was not applied. Otherwise the outcome is unknown.
     """
@@ -111,11 +111,11 @@ def outcome_of(error: RemotingError) -> Outcome:
 
 
 def partial_failure(change: str, failures: Mapping[Any, RemotingError], *, of: int) -> ClientError:
-    """Return the error for a call that made some of its changes and failed to make others.
+    """Return the error for a call that requested several changes, if some of the changes failed.
 
     Args:
         change: The failed change in words, such as "offset not stored".
-        failures: The error of each failed change, by its queue or broker.
+        failures: For each queue or broker with a failed change, the error.
         of: Number of all changes in the call.
     """
     unknown = any(outcome_of(error) is Outcome.UNKNOWN for error in failures.values())
@@ -133,8 +133,8 @@ def merge_outcomes(tries: Sequence[Outcome]) -> Outcome:
 def tries_next_nameserver(code: int, remark: str | None) -> bool:
     """Return True if a read with this answer may get a better answer from another nameserver.
 
-    This answer may come from a raft member without a leader, a 5.x nameserver that is starting, or an
-    overloaded nameserver.
+    Such answers come from raft members that know no leader, 5.x nameservers that are starting, and overloaded
+    nameservers.
     """
     if code == ResponseCode.SYSTEM_BUSY:
         return True
@@ -144,9 +144,9 @@ def tries_next_nameserver(code: int, remark: str | None) -> bool:
 class NameserverChoice:
     """The choice of the nameserver to ask next.
 
-    The client stays with a nameserver that answers. After a failure it moves to the next one. A failed
-    nameserver comes last in the order for ``avoid_s`` seconds. So an unreachable nameserver costs only one
-    failed try in ``avoid_s`` seconds, instead of one in each call.
+    The client asks the same nameserver as long as this nameserver answers. After a failure, the client asks
+    the next nameserver. For ``avoid_s`` seconds, it asks the failed nameserver only after all others. So an
+    unreachable nameserver causes only one failed try in ``avoid_s`` seconds, not one in each call.
     """
 
     def __init__(self, addrs: Sequence[str], *, avoid_s: float, rng: random.Random) -> None:
@@ -165,7 +165,7 @@ class NameserverChoice:
     def replace(self, addrs: Sequence[str]) -> bool:
         """Set a new list; return True if it differs from the old list.
 
-        The current nameserver stays the current one if the new list contains it.
+        If the new list contains the current nameserver, the client continues to ask it first.
         """
         if set(addrs) == set(self._addrs):
             return False
@@ -183,13 +183,13 @@ class NameserverChoice:
         return tuple([addr for addr in turn if addr not in avoided] + avoided)
 
     def answered(self, addr: str) -> None:
-        """Record that ``addr`` answered, and stay with it."""
+        """Record that ``addr`` answered, and ask this nameserver first from now on."""
         self._failed_s.pop(addr, None)
         if addr in self._addrs:
             self._current = self._addrs.index(addr)
 
     def failed(self, addr: str, now_s: float) -> None:
-        """Record that ``addr`` failed, and move on to the next address."""
+        """Record that ``addr`` failed. If the client asked it first until now, ask the next address first."""
         if addr in self._addrs:
             self._failed_s[addr] = now_s
             if self._addrs[self._current] == addr:
@@ -197,7 +197,7 @@ class NameserverChoice:
 
 
 class QueueTurn:
-    """Round-robin choice of the queues of each topic, from a random start.
+    """Round-robin choice of a topic's queues, which begins at a random queue.
 
     Source: TopicPublishInfo.selectOneMessageQueue, ThreadLocalIndex.
     """

@@ -1,4 +1,4 @@
-"""A client's cached routes, and the queues for sends and for reads that follow from a route.
+"""A client's cached routes, and functions that compute the queues for sends and reads from a route.
 
 This module does no I/O and reads no clock: the caller passes the time and the routes.
 """
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 _COUNT: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
-#: Largest number of queues of one topic in a client's list, all brokers together.
+#: Largest number of queues of one topic, at all brokers together, that a client uses.
 QUEUES_MAX: Final = 4 * QUEUE_NUMS_MAX
 
 
@@ -39,7 +39,7 @@ class PublishInfo:
 
     Attributes:
         queues: Writable queues whose broker has a master, sorted by broker name and queue id. If ``order`` is
-            True: all queues of the order configuration, unsorted.
+            True, these are all queues of the order configuration instead, in its order.
         order: True if the queues come from the topic's order configuration.
         provisional: True if the queues come from the default topic's route, because no broker has created
             this topic yet.
@@ -60,8 +60,8 @@ class PublishInfo:
 def publish_info(topic: str, route: TopicRouteData, *, provisional: bool = False) -> PublishInfo:
     """Return the queues for sends.
 
-    An order configuration (``broker-a:4;broker-b:4``) replaces the queue data. Without an order
-    configuration, only brokers that have write permission and a master are used.
+    If the route has an order configuration (such as ``broker-a:4;broker-b:4``), it determines the queues.
+    Otherwise, use only brokers that have write permission and a master.
 
     Source: MQClientInstance.topicRouteData2TopicPublishInfo.
     """
@@ -75,7 +75,7 @@ def publish_info(topic: str, route: TopicRouteData, *, provisional: bool = False
                     ignored.append(item)
                 continue
             queues.append((broker_name, int(nums)))
-        if ignored:  # one line for all items: a value may have hundreds of thousands of them
+        if ignored:  # log one line for all items: there may be hundreds of thousands
             log.warning(
                 "order configuration items ignored topic=%s items=%d first=%r",
                 *(topic, len(ignored), shortened(ignored[0])),
@@ -97,7 +97,7 @@ def publish_info(topic: str, route: TopicRouteData, *, provisional: bool = False
 
 
 def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, ...]:
-    """Return the readable queues, sorted. Queues of slaves are included, because slaves serve reads too.
+    """Return the readable queues, sorted. Include brokers without a master, because slaves serve reads, too.
 
     Source: MQClientInstance.topicRouteData2TopicSubscribeInfo.
     """
@@ -107,7 +107,7 @@ def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, .
 
 
 def _queues(topic: str, counts: list[tuple[str, int]]) -> tuple[MessageQueue, ...]:
-    """Return the queues of each broker name from its number of queues, up to QUEUES_MAX in all."""
+    """Return the queues, from the number of queues of each broker name; at most QUEUES_MAX in total."""
     total = sum(count for _, count in counts)
     if total > QUEUES_MAX or any(count > QUEUE_NUMS_MAX for _, count in counts):
         log.warning(
@@ -129,14 +129,14 @@ def clamp_default_route(route: TopicRouteData, queue_nums: int) -> TopicRouteDat
     """Return the default topic's route, adapted to a new topic with at most ``queue_nums`` queues."""
 
     def clamp(data: QueueData) -> QueueData:
-        nums = min(queue_nums, data.read_queue_nums)  # also for the write queues, as in Java
+        nums = min(queue_nums, data.read_queue_nums)  # as in Java, for write queues, too
         return msgspec.structs.replace(data, read_queue_nums=nums, write_queue_nums=nums)
 
     return replace(route, queue_datas=tuple(clamp(data) for data in route.queue_datas))
 
 
 def pick_read_addr(addrs: Mapping[int, str], suggested: int) -> str | None:
-    """Return the address to pull from: broker id ``suggested``, else the master, else the lowest id.
+    """Return the address to pull from: broker id ``suggested``, else the master, else the lowest broker id.
 
     The result is None if there is no address.
     """
@@ -161,10 +161,10 @@ class _Entry:
 
 
 class RouteCache:
-    """Routes of the topics that a client uses, each with the time when it was last confirmed.
+    """The routes of a client's topics, each with the time at which a nameserver last sent the route.
 
-    If the nameserver has no route for a topic any more, the last known route stays, as in RocketMQ. Brokers
-    then accept or refuse requests.
+    If the nameservers have no route for a topic any more, the last known route stays in the cache, as in
+    RocketMQ. The client still sends requests to the brokers of this route, which accept or refuse them.
     """
 
     def __init__(self, *, refresh_s: float) -> None:
@@ -186,7 +186,7 @@ class RouteCache:
         return tuple(topic for topic, asked in self._asked_s.items() if now_s - asked >= self._refresh_s)
 
     def asked(self, topic: str, now_s: float) -> None:
-        """Record a query to the nameservers at ``now_s``, no matter what they answered."""
+        """Record the time of a query for a topic's route, also if the query returned no route."""
         self._asked_s[topic] = now_s
 
     def put(self, topic: str, route: TopicRouteData, now_s: float, *, provisional: bool = False) -> bool:

@@ -20,8 +20,8 @@ _Task = tuple[Future[Any], Operation[Any]]
 class SendThreads:
     """A bounded number of threads that run operations.
 
-    The threads are daemons, for which the interpreter does not wait at exit: a thread that is blocked by a
-    hook or by the system's resolver may never end. ThreadPoolExecutor has no daemon threads.
+    The threads are daemon threads, so Python does not wait for them at exit. This is necessary, because a
+    hook or the system's resolver may block a thread for ever. ThreadPoolExecutor has no daemon threads.
     """
 
     def __init__(self, perform: Callable[[Operation[Any]], Any], *, threads_max: int) -> None:
@@ -38,7 +38,7 @@ class SendThreads:
 
         Raises:
             ClientClosed: If the threads have ended; the operation did not start.
-            RuntimeError: If no thread can be started.
+            RuntimeError: If there is no thread, and the system cannot start one now.
         """
         future: Future[T] = Future()
         with self._lock:
@@ -53,13 +53,15 @@ class SendThreads:
             self._threads += 1
             try:
                 thread.start()
-            except BaseException:
+            except BaseException as error:
                 self._threads -= 1
-                raise
+                if not isinstance(error, RuntimeError) or not self._threads:
+                    raise
+                self._waiting.put((future, operation))  # one of the running threads performs it
         return future
 
     def end(self) -> None:
-        """End all idle threads, and set an exception in every unfinished future."""
+        """Set an exception in every unfinished future, and end each thread when it is idle."""
         with self._lock:
             self._ended = True
             left = tuple(self._running)
@@ -85,7 +87,7 @@ class SendThreads:
         del first
         while task is not None:
             self._run(*task)
-            task = None  # release the last message: the thread may wait long for the next one
+            task = None  # free the memory of the last message: the next task may come much later
             task = self._next()
 
     def _next(self) -> _Task | None:
@@ -114,7 +116,7 @@ class SendThreads:
             self._running.add(future)
         try:
             result, failure = self._perform(operation), None
-        except BaseException as error:  # the future passes the exception to its owner
+        except BaseException as error:  # the owner of the future gets the exception
             result, failure = None, error
         finally:
             with self._lock:

@@ -1,4 +1,4 @@
-"""TLS of a client's connections, from its settings."""
+"""TLS for a client's connections, made from the client's settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def secured(directory: Directory) -> Tls | None:
     config = directory.config.tls
     if config is None:
         return None
-    # Import here: loading TLS takes 30 ms, which clients without TLS need not pay.
+    # Import here: loading TLS takes 30 ms, and clients without TLS do not use it.
     from routekeeper.remoting.transport.tls import Tls, TlsError
 
     try:
@@ -44,10 +44,10 @@ def secured(directory: Directory) -> Tls | None:
 
 
 class _Files:
-    """A client's certificate authority, certificate and key, from files.
+    """The files with a client's trusted authorities, certificate and key.
 
-    Each new connection reads a changed file again. If the new content is unusable, the old content stays in
-    use, and one WARNING says why.
+    If a file has changed, the next new connection reads the files again. If the new content is unusable, the
+    old content stays in use, and one WARNING gives the reason.
 
     Raises:
         TlsError: If the files cannot be used.
@@ -57,8 +57,8 @@ class _Files:
         self._config = config
         self._paths = tuple(map(Path, filter(None, (config.ca_file, config.cert_file, config.key_file))))
         self._lock = threading.Lock()
-        # Compute the files' signature before reading them. If a file changes during the reading, the next
-        # call of context() then notices the change.
+        # Compute the signature of the files before reading the files. If a file changes between the two
+        # steps, the next call of context() then notices the change.
         self._read = self._refused = signature(self._paths)
         self._context = self._load()
 

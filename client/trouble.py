@@ -1,4 +1,4 @@
-"""Log lines for failures that last: one at the start, one a minute, and one at the end.
+"""Log lines for long failures: one line at the start, one each minute, and one at the end.
 
 This module does no I/O and reads no clock: the caller passes the time.
 """
@@ -14,15 +14,15 @@ LINE_PERIOD_S: Final = 60.0
 
 
 class TroubleLog:
-    """Logger of one kind of failure. Lines that would come too often are only logged at level DEBUG.
+    """A logger for one kind of failure. It logs lines that would come too often at level DEBUG only.
 
-    A failure ends when every part that failed works again. If a failure comes and goes, only one start and
-    one end are logged in a period of ``LINE_PERIOD_S``.
+    A failure has ended when every part that failed works again. If a failure comes and goes, only one start
+    and one end are logged in each period of ``LINE_PERIOD_S`` seconds.
 
     Args:
         over: The log line at the failure's end, with its values.
-        quiet_s: Seconds without a failure that must pass before a success ends the failure. For parts that
-            sometimes work while the failure lasts.
+        quiet_s: Seconds without a failure that must pass before a success ends the failure. Use this for
+            parts that sometimes work while the failure lasts.
     """
 
     def __init__(self, logger: logging.Logger, over: str, *values: object, quiet_s: float = 0.0) -> None:
@@ -45,10 +45,11 @@ class TroubleLog:
         level: int = logging.WARNING,
         error: BaseException | None = None,
     ) -> None:
-        """Log a failure, or only count it if the last log line was less than a period ago.
+        """Log a failure. If the last log line was less than a period ago, only count the failure.
 
         Args:
-            source: The part that failed; a later :meth:`worked` must name the same part.
+            source: The part that failed, such as a queue. A later call of :meth:`worked` must name the same
+                part.
             error: Exception whose traceback follows the log line.
         """
         self._failing.add(source)
@@ -65,7 +66,7 @@ class TroubleLog:
         self._logger.log(level, line, *values, exc_info=error)
 
     def worked(self, now_s: float, *, source: Hashable = None) -> None:
-        """Record that a part works. If it was the last failed part, log the end of the failure."""
+        """Record that a part works. If all other parts work, too, log the end of the failure."""
         if not self._failing or now_s - self._last_s < self._quiet_s:
             return
         self.forget(source)
@@ -74,5 +75,5 @@ class TroubleLog:
             self._told, self._failures, self._untold = False, 0, 0
 
     def forget(self, source: Hashable) -> None:
-        """Stop waiting for a part to work again, because it is no longer used."""
+        """Do not count a part as failed any more, because it is no longer used."""
         self._failing.discard(source)

@@ -12,14 +12,14 @@ _ID_TAIL_DIGITS: Final = 12
 
 
 class UniqueIds:
-    """Generator of unique ids for one client's messages."""
+    """A generator of unique ids for one client's messages."""
 
     def __init__(self, *, ip: str, pid: int, source_hash: int) -> None:
         """Store this client's identity: IP address, process id, and 32 bits that differ between clients."""
         identity = unique_message_id(ip=ip, pid=pid, source_hash=source_hash, ms_of_month=0, counter=0)
         self._prefix = identity[:-_ID_TAIL_DIGITS]
         self._counter = 0
-        self._month_ms = range(0)  # the current month in Unix ms; empty at first, so the first id computes it
+        self._month_ms = range(0)  # the current month in Unix ms; the first id computes it
 
     def next(self, wall_ms: int) -> str:
         """Return an id; up to 65536 ids in the same millisecond are all different."""

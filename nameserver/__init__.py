@@ -1,7 +1,7 @@
 """A nameserver: it tells which broker holds which queues of a topic, over RocketMQ's protocol and over HTTP.
 
-This folder holds the program, and the values and decisions without I/O that all parts share. Each other part
-has a folder of its own.
+This folder holds the program, and the values and pure decisions that all parts share. Each other part has a
+folder of its own.
 
     __main__.py        the program: arguments, logging, signals; it builds all parts
     types.py           values that several parts use
@@ -20,5 +20,6 @@ has a folder of its own.
     wire/, http/       the two servers
 """
 
-if __name__ != "routekeeper.nameserver":  # a second copy of a module would define its classes twice
+# Under a second name, Python would load each module again, and each class would exist twice.
+if __name__ != "routekeeper.nameserver":
     raise ImportError(f"{__name__!r} is installed as routekeeper.nameserver: import it by this name")

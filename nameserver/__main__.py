@@ -130,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Ending:
-    """The orderly end of this process, after a signal or after the group removed this member.
+    """The orderly end of this process, after a signal or after the raft group removed this member.
 
     Attributes:
         begun: Event that is set once the end has begun.
@@ -147,9 +147,9 @@ class _Ending:
         return _EXIT_REMOVED if self._removed else self._signals.code
 
     def signal(self, number: int) -> None:
-        """Begin an orderly end at the first signal; exit at once at a second signal.
+        """Begin an orderly end at the first signal; exit at once at a second signal more than 1 s later.
 
-        A second signal within 1 s counts as a repeat of the first one and does nothing; see
+        A second signal within 1 s does nothing, because it may be the first signal sent twice; see
         :class:`.interrupt.Ending`.
         """
         order = self._signals.take(number, asyncio.get_running_loop().time())
@@ -162,7 +162,10 @@ class _Ending:
             self.begun.set()
 
     def removed(self, line: str) -> None:
-        """Begin an orderly end, as at a signal. Clients still get answers to the requests in flight."""
+        """Begin an orderly end, because the raft group removed this member.
+
+        As at a signal, clients still get answers to the requests in flight.
+        """
         print(f"mqnamesrv: {line}", file=sys.stderr, flush=True)
         self._removed = True
         self.begun.set()
@@ -256,7 +259,7 @@ def _keep_freed_memory() -> None:
     for each registration.
     """
     if any(name.startswith("MALLOC_") for name in os.environ):
-        return  # The operator has set these parameters already.
+        return  # The operator has already set these parameters through the environment.
     # Ignore failures: the C library may not be glibc, and a service manager may forbid memory that is both
     # writable and executable, which ctypes needs.
     with contextlib.suppress(AttributeError, ImportError, MemoryError, OSError):
@@ -286,7 +289,8 @@ async def _bind(what: str, start: Coroutine[Any, Any, str]) -> str:
     try:
         return await start
     except OSError as error:
-        # Use only the reason: asyncio's own error text repeats the address.
+        # Use only the system's reason: asyncio's error text also contains the address, which ``what`` names
+        # already.
         number = error.errno or 0
         reason = os.strerror(number) if number in errno.errorcode else error.strerror or error
         raise ConfigError(f"{what} cannot be bound: {reason}") from None

@@ -1,15 +1,22 @@
 """The commands that change the route table, and their form in the log.
 
-A command names the state of the table from which a member computed it: the revision of each item that it
-changes. An item is a broker record, a broker name, a topic or a KV key. For an absent item, the command names
-the table's revision at the decision. :func:`bases` lists the items. If one of these items has changed since
-the decision, the table answers *moved*. Commands hold settings as final values: applying a command reads no
-clock, no random number and no setting.
+A member computes a command from the state of its table. The command names the revision of each item that it
+changes (see :func:`bases`). An item is a broker record, a broker name, a topic or a KV key. For an absent
+item, the command names the revision of the whole table. If one of these items has changed since the member
+computed the command, the table answers *moved*.
 
-Log form of one command: one byte for the format version, one byte for the packing (0 plain, 1 zlib), then a
-msgpack array that starts with the command's kind. A release may add fields with defaults at the end. A new
-kind of command, or a kind with a changed meaning, gets a new format version. Members propose a command of a
-new version only when every member understands this version. Older kinds keep their version.
+A command contains the values of all settings that it needs. Applying a command reads no clock, no random
+number and no setting.
+
+Log form of one command:
+
+- one byte: the format version;
+- one byte: the packing (0 plain, 1 zlib);
+- a msgpack array that starts with the command's kind.
+
+A release may add fields with defaults at the end of the array. A new kind of command, or a kind with a
+changed meaning, gets a new format version; older kinds keep their version. Members propose a command of a new
+version only when every member understands this version.
 """
 
 from __future__ import annotations
@@ -62,10 +69,12 @@ Writers and readers of commands both check this limit.
 _PLAIN: Final = 0
 _ZLIB: Final = 1
 _PACKED_WORK: Final = 40
-#: Size in bytes above which compressing or decompressing a command is a step of its own. A compressed command
-#: with some 1,000 topics has this size.
+#: A command above this size in bytes is compressed or decompressed in a step of its own. Other work of the
+#: event loop can then run before and after this step. A compressed command with some 1,000 topics has this
+#: size.
 _LONG_BYTES: Final = 2048
-_PACK_FROM: Final = 1024  # Below this size in bytes, compression costs the members more time than it saves.
+#: Commands below this size in bytes are not compressed: compression would cost more time than it saves.
+_PACK_FROM: Final = 1024
 #: Number of topics, and uncompressed size in bytes, from which a command is written and read in steps. 20,000
 #: topics take 2 ms to write and 3 ms to read. Reading in steps takes 1.5 times as long in total.
 _TOPICS_SLICED: Final = 20_000
@@ -94,7 +103,7 @@ class CommandTooLarge(Exception):
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Base of the values in a log. The values are immutable, compared by value and encoded as arrays."""
+    """Base class of all values in a log. These values are immutable, compared by value and encoded as arrays."""
 
 
 class TopicQueues(_Wire, frozen=True, gc=False):
@@ -177,7 +186,7 @@ class RegisterBroker(_OfBroker, frozen=True, tag=1):
             incremental registration.
         record_revision: Revision of the (cluster, address) record.
         name_revision: Revision of the broker name.
-        limits: Bounds of the table; None applies the command however large the table is.
+        limits: Bounds of the table; with None, the table's size is not checked.
     """
 
     broker_id: int
@@ -197,13 +206,13 @@ class RegisterBroker(_OfBroker, frozen=True, tag=1):
 
 
 class Touch(_OfBroker, frozen=True, tag=2):
-    """A registration that changes nothing, without its topics. It only raises the record's revision.
+    """A registration that equals the stored one. The command only raises the record's revision.
 
-    This command names no revision. Instead the table compares the record with these fields, and answers
-    *moved* if they differ.
+    The command does not contain the registration's topics, and names no revision. Instead the table compares
+    the record with the command's fields, and answers *moved* if they differ.
 
     Attributes:
-        data_version: The record's data version. The registration may have an older one if it is incremental.
+        data_version: The record's data version. An incremental registration may have an older one.
         complete: The record's flag: true if no incremental registration followed its last full registration.
     """
 
@@ -217,7 +226,7 @@ class Touch(_OfBroker, frozen=True, tag=2):
 
 
 class UnregisterBroker(_OfBroker, frozen=True, tag=3):
-    """Request 104 on a connection on which the broker never registered.
+    """Request 104 (unregister a broker), sent over a connection on which the broker never registered.
 
     The table finds the record by address and broker name.
     """
@@ -272,7 +281,7 @@ class RegisterTopic(_Wire, frozen=True, tag=8):
 
 
 class PutKv(_Wire, frozen=True, tag=9):
-    """Request 100. The table stores a value of None too."""
+    """Request 100: store a KV value, which may be None."""
 
     namespace: str
     key: str
@@ -281,7 +290,7 @@ class PutKv(_Wire, frozen=True, tag=9):
 
 
 class DeleteKv(_Wire, frozen=True, tag=10):
-    """Request 102. The table keeps the namespace, even if it is empty."""
+    """Request 102: delete a KV key. The table keeps the namespace, even if it is then empty."""
 
     namespace: str
     key: str
@@ -289,21 +298,27 @@ class DeleteKv(_Wire, frozen=True, tag=10):
 
 
 class ImportKv(_Wire, frozen=True, tag=11):
-    """The KV file found at the first start. A table that ever stored a KV configuration rejects the file."""
+    """The content of the KV file that the nameserver found at its first start.
+
+    A table that ever stored a KV configuration rejects this command.
+    """
 
     table: dict[str, dict[str, str | None]]
 
 
 class Update(_OfBroker, frozen=True, tag=12):
-    """A registration sent as the difference that it makes, for a broker whose own fields have not changed.
+    """A registration that contains only the topics that it changes. The broker's own fields have not changed.
 
     :meth:`RouteTable.shortened` creates this command. The command has the same result as the whole
-    registration only if the table still has the same state of this broker. So the table compares three parts
-    of its state with the command: both revisions, the broker name's fields that change without a new
-    revision, and the broker name's number of topics. The revision of the name rises when a topic of the name
-    is added or changed. But :class:`DeleteTopic` may remove a topic without raising the revision. In this
-    case the number of topics differs, and the command must not be applied: the registration may contain the
-    removed topic, but the difference does not contain it.
+    registration only if the table's state of this broker is still the same. So the table compares three
+    parts of this state with the command:
+
+    - both revisions;
+    - the broker name's fields that change without a new revision;
+    - the broker name's number of topics.
+
+    The number of topics is needed because :class:`DeleteTopic` may remove a topic without raising the name's
+    revision. The whole registration may contain the removed topic, but this command does not contain it.
 
     Attributes:
         topics: Topics whose queue data differ from the table's, each with its new queue data.

@@ -1,9 +1,11 @@
 """Answers of a nameserver, as a pure function of the table, the request and the settings.
 
-:func:`decide` returns an answer, or an action that must come before the answer: a command for the table, a
-renewal of a lease, or a change of settings. It knows neither the mode nor the connections. :func:`answer_for`
-turns a command's result into the answer. The rules come from DefaultRequestProcessor and
-ClientRequestProcessor of RocketMQ 4.9 and 5.3. A comment marks each place where we differ on purpose.
+:func:`decide` returns an answer, or an action that must come before the answer. Such an action is a command
+for the table, a renewal of a lease, or a change of settings. This function knows neither the mode nor the
+connections. :func:`answer_for` turns a command's result into the answer.
+
+The rules come from DefaultRequestProcessor and ClientRequestProcessor of RocketMQ 4.9 and 5.3. A comment
+marks each place where this nameserver differs on purpose.
 """
 
 from __future__ import annotations
@@ -60,13 +62,13 @@ _FLAG_UNIT_SUB: Final = 2
 
 
 class Renewal(msgspec.Struct, frozen=True, kw_only=True):
-    """A request after which the table stays the same: this process only renews the record's lease.
+    """The decision on a request that does not change the table: this process only renews the record's lease.
 
     Attributes:
         record: The broker's record, whose lease is renewed.
         answer: Answer if this process may renew the lease.
         otherwise: Action if this process may not renew the lease: a command to propose, or another answer.
-        is_current: True if the sender sent the record's data version.
+        is_current: True if the request has the same data version as the record.
     """
 
     record: Record
@@ -200,8 +202,8 @@ def deciding_registration(
         limits=limits,
     )
     command = msgspec.structs.replace(command, topics=(yield from decoded.topics()))
-    # Without a record there is no lease to renew. Then propose the command even if it changes nothing, so
-    # that the log checks the items from which it was computed.
+    # A broker without a record has no lease to renew. So propose the command even if it changes nothing: the
+    # table then checks the items from which the command was computed.
     if record is None or (yield from view.would_change(command)):
         return command
     return renewal_of(view, record, settings, is_current=record.data_version == decoded.data_version)
@@ -210,7 +212,7 @@ def deciding_registration(
 def renewal_of(
     view: RouteView, record: Record, settings: NamesrvSettings, *, is_current: bool = False
 ) -> Renewal:
-    """Return the renewal for a registration that changes nothing, because the record is the same already.
+    """Return the renewal for a registration that changes nothing, because it equals the record.
 
     Args:
         is_current: True if the registration has the record's data version. A late copy of an older
@@ -377,8 +379,7 @@ def _cluster_info(view: RouteView, request: Request, settings: NamesrvSettings) 
 def deciding_list(view: RouteView, request: Request, settings: NamesrvSettings) -> Steps[Answer]:
     """Decide a request with a code in :data:`LISTS` in steps, because a list may have many topics.
 
-    The answer contains every change that the table has when this function is called, and may contain later
-    changes.
+    The answer contains all changes that were applied before the call, and may contain later changes.
     """
     try:
         list_ = _LISTS[request.code](view, request, settings)

@@ -1,27 +1,27 @@
-"""Times at which brokers were last seen, by connection, and connections that closed.
+"""Evidence about brokers: when this process last saw each one, and which of their connections closed.
 
-Both modes use this small state machine. It decides nothing about routes. In independent mode, the nameserver
-decides by this process's evidence alone. In raft mode, each member reports its evidence to the leader, and
-the leader decides by the evidence of all members.
+Both modes use this small state machine. It does not decide about evictions. In independent mode, the
+nameserver decides by this process's evidence alone. In raft mode, each member reports its evidence to the
+leader, and the leader decides by the evidence of all members.
 
 Rules:
-    - A connection is tracked for every broker that registered over it. A broker belongs to the youngest
-      accepted connection over which it registered (connection ids grow). An older connection never takes
-      the broker over. So if a copy of a registration arrives late over a connection of the broker's former
-      process, this connection neither keeps the broker listed nor removes the broker.
-    - The end of a connection by the peer, by an error or by idleness is evidence that a broker is gone, if
-      the broker belonged to the connection. If this process closes the connection (shutdown, shedding load),
-      this is no evidence.
-    - After a broker's newer process is gone, a late registration from the broker's former process may
-      arrive. This registration lists the broker again. Then the end of the former process's connection is
-      evidence against the record that this registration made.
-    - An unregistration over the owning connection is evidence, like a close.
+    - Each connection has a list of the brokers that registered over it. The owner of a broker is the youngest
+      connection over which the broker registered, that is, the one with the greatest id. A registration over
+      an older connection never changes the owner. So if a copy of a registration arrives late over a
+      connection of the broker's former process, this connection neither keeps the broker listed nor removes
+      the broker.
+    - If the peer closes the owner connection, or an error or idleness ends it, this is evidence that the
+      broker is gone. If this process closes the connection at shutdown or to shed load, this is no evidence.
+    - After a broker's newer process is gone, a late registration from the broker's former process may list
+      the broker again. Then the end of the former process's connection is evidence that this broker is gone.
+    - An unregistration over the owner is evidence that the broker is gone.
     - A registration is a late copy if its data version is older than the data version in the broker's
       record (:meth:`DataVersion.contained_in`). But a broker's data version goes back if its store was
       restored from a backup. Such a broker repeats the older version: see :meth:`Liveness.is_late`.
 
-This module has its own clock, in seconds. Only :meth:`Liveness.advance` moves it, by at most
-:data:`CLOCK_STEP_MAX_S` a step. So the leases do not all expire at once when a paused process goes on.
+This module has its own clock, in seconds. Only :meth:`Liveness.advance` moves the clock, by at most
+:data:`CLOCK_STEP_MAX_S` at each call. So when a paused process continues, the leases do not all expire at
+once.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from routekeeper.remoting.bounds import LEASE_MS
 from routekeeper.remoting.route import DataVersion
 
 CLOCK_PERIOD_S: Final = 0.25
-"""Seconds between two calls of :meth:`Liveness.advance` by the driver."""
+"""Seconds between two calls of :meth:`Liveness.advance` by the mode."""
 
 CLOCK_STEP_MAX_S: Final = 1.0
 """Largest step of the clock in seconds, no matter how long the process was paused."""
 
 LEASE_DEFAULT_S: Final = LEASE_MS / 1000
-"""Lease in seconds of a broker that asks for no lease."""
+"""Lease in seconds of a broker whose registration names no lease."""
 
 CLOSED_MAX: Final = 10_000
 """Largest number of remembered brokers without a connection.
@@ -124,7 +124,7 @@ class Contact(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Liveness:
-    """Contacts of this process with brokers, and the clock by which they are dated.
+    """The contacts of this process with brokers, and the clock for the times of these contacts.
 
     Invariants:
         - a connected broker has an owner, and the owner is an open connection;
@@ -140,14 +140,14 @@ class Liveness:
         self._read_at: float | None = None
         self._contacts: dict[BrokerKey, Contact] = {}
         self._unconnected: dict[BrokerKey, None] = {}  # unconnected brokers, by last change
-        # For each open connection: the brokers that registered over it, each with the record's revision after
-        # the last successful registration. The revision is None before the first successful registration.
+        # For each open connection: the brokers that registered over the connection. Each broker has the
+        # revision of its record after its last successful registration; None before the first success.
         self._registered_over: dict[ConnectionId, dict[BrokerKey, int | None]] = {}
         # Pairs of a connection and a broker in _registered_over, the oldest pair first. In each of these
         # pairs, no registration has succeeded yet, or the broker's record is gone, or a younger connection
         # owns the broker.
         self._spare: dict[tuple[ConnectionId, BrokerKey], None] = {}
-        # This has at most one entry for each record, and the entry is removed with the record.
+        # Older data versions by broker: at most one for each record, removed together with the record.
         self._contained: dict[BrokerKey, _Contained] = {}
 
     def advance(self, now: float) -> None:
@@ -155,7 +155,7 @@ class Liveness:
         read_at = self._read_at
         if read_at is None:
             self._read_at = now
-        elif now > read_at:  # Ignore a reading that goes back: the same time must not count twice.
+        elif now > read_at:  # Ignore a time before the last one: no second may count twice.
             self.clock += min(now - read_at, CLOCK_STEP_MAX_S)
             self._read_at = now
 
@@ -166,7 +166,7 @@ class Liveness:
     ) -> None:
         """Record that a registration arrived over ``origin``, before the registration is decided.
 
-        From then on the broker belongs to this connection, unless a younger connection owns the broker.
+        From now on this connection is the broker's owner, unless a younger connection is the owner.
         """
         is_spare = self._registered_over.setdefault(origin, {}).setdefault(broker, None) is None
         before = self._contacts.get(broker)
@@ -191,8 +191,8 @@ class Liveness:
     def registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int) -> None:
         """Record that a registration over ``origin`` succeeded and left the record at ``revision``.
 
-        If the proposal took long, this call may come after the connection's close. The evidence of the close
-        then refers to this revision.
+        If the proposal took long, the connection may have closed before this call. The close is then evidence
+        against the record at this revision.
         """
         contact = self._contacts.get(broker)
         if origin in self._registered_over:
@@ -221,11 +221,13 @@ class Liveness:
     ) -> bool:
         """Record a registration's data version; return True if the registration is a late copy.
 
-        A registration is a late copy if its version is older than the listed version: it is contained in the
-        listed version, and the two differ. A late copy must not be applied. But a broker whose store was
-        restored from a backup also sends an older version, again and again. So an older version is accepted
-        if two conditions hold: the broker's youngest connection repeats it after :data:`REPEATED_AFTER_S`
-        seconds, and the listed version did not arrive in between.
+        A version is older than the listed version if the listed version contains it and the two differ. A
+        registration with an older version is a late copy, and must not be applied. But a broker whose store
+        was restored from a backup also sends an older version, again and again. So an older version is
+        accepted if
+
+        - the broker's youngest connection repeats it after :data:`REPEATED_AFTER_S` seconds, and
+        - the listed version did not arrive in between.
 
         Args:
             origin: The registration's connection, after a call of :meth:`registering` with it.
@@ -305,7 +307,7 @@ class Liveness:
             self._put(broker, replace(contact, connected=False, confirmed=False, closing=closing))
 
     def forget(self, broker: BrokerKey) -> None:
-        """Drop all facts about a broker whose record is gone for good (independent mode)."""
+        """Drop all facts about a broker whose record was removed for good (independent mode)."""
         self._contacts.pop(broker, None)
         self._unconnected.pop(broker, None)
         self._contained.pop(broker, None)
@@ -315,10 +317,10 @@ class Liveness:
                 self._spare.pop((origin, broker), None)
 
     def removed(self, broker: BrokerKey) -> None:
-        """Record that a broker's record is gone. Earlier messages must not count for the next record.
+        """Record that a broker's record was removed. Earlier messages must not count for the next record.
 
-        Connections and evidence of closed connections are kept. They name the revision of their record, so
-        they cannot be taken for evidence about the next record.
+        Connections and evidence of closed connections are kept. Such evidence names a revision of the removed
+        record, so it does not count against the next record.
         """
         self._contained.pop(broker, None)
         contact = self._contacts.get(broker)
@@ -328,7 +330,10 @@ class Liveness:
             self._add_spare(origin, broker)
 
     def table_replaced(self) -> None:
-        """Forget data versions that refer to records: the table may have been replaced by another one."""
+        """Forget data versions that belong to records.
+
+        Another table, with other records, may have replaced this one.
+        """
         self._contained.clear()
 
     def prune(self) -> None:
@@ -349,7 +354,7 @@ class Liveness:
         """Return the contacts that changed after change number ``version``, the latest change first.
 
         Forgotten contacts are missing. Only unconnected contacts are forgotten, after their lease. A process
-        that has a copy of a contact can compute itself when the contact is forgotten.
+        with a copy of a contact need not be informed: it can compute when the contact is forgotten.
         """
         latest_first = reversed(self._contacts.items())
         return tuple(takewhile(lambda change: change[1].version > version, latest_first))
@@ -368,8 +373,9 @@ class Liveness:
         return bool(self._registered_over.get(origin))
 
     def connections_of(self, broker: BrokerKey, *, up_to_revision: int) -> tuple[ConnectionId, ...]:
-        """Return the open connections over which a broker's record got a revision up to ``up_to_revision``.
+        """Return the open connections over which a broker registered.
 
+        Leave out connections whose last registration gave the record a revision above ``up_to_revision``.
         When the broker is evicted, the caller closes these connections. So a broker that still lives notices
         the eviction.
         """
@@ -380,7 +386,7 @@ class Liveness:
         )
 
     def silent(self) -> tuple[BrokerKey, ...]:
-        """Return the brokers whose lease has run out by this clock, the longest unseen first."""
+        """Return the brokers whose lease has run out by this clock, the longest silent broker first."""
         contacts, clock = self._contacts, self.clock
         late = (broker for broker, known in contacts.items() if clock - known.heard_at > known.lease_s)
         return tuple(sorted(late, key=lambda broker: contacts[broker].heard_at))
@@ -389,8 +395,8 @@ class Liveness:
         """Record the end of an older connection whose last registration left the record at ``revision``.
 
         Returns:
-            True if this end is evidence that the broker is gone: the owner was closed before, and the older
-            connection's registration made the record after that.
+            True if this end is evidence that the broker is gone. This holds if the owner closed first, and a
+            registration over the older connection then made the present record.
         """
         closing = contact.closing
         if closing is None or revision is None or revision <= (closing.revision or 0):
@@ -427,13 +433,13 @@ class Liveness:
     def _place(self, broker: BrokerKey, contact: Contact) -> None:
         """Store a contact that already has its change number."""
         self.version = contact.version
-        self._contacts.pop(broker, None)  # reinsert: dicts keep insertion order, the latest last
+        self._contacts.pop(broker, None)  # insert again, as the last entry of the dict
         self._contacts[broker] = contact
         self._unconnected.pop(broker, None)
         if not contact.connected:
             self._unconnected[broker] = None
             if len(self._unconnected) > CLOSED_MAX:
                 # Without a contact, this process has no evidence about the broker. The process that decides
-                # on evictions then waits for the broker's lease by its own clock.
+                # on evictions then waits until the broker's lease has run out by its own clock.
                 oldest = next(iter(self._unconnected))
                 del self._unconnected[oldest], self._contacts[oldest]

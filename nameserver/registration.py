@@ -39,7 +39,9 @@ _MAPPING_STEP_BYTES: Final = 64 * 1024
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """A decoded request 103. A request may be decided twice; the decoded form is kept for both decisions.
+    """A decoded request 103.
+
+    A request may be decided more than once. Every decision then uses the same decoded form.
 
     Attributes:
         lease_ms: Milliseconds for which the broker may be silent; the default if the request has no positive
@@ -61,7 +63,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     mappings: tuple[QueueMapping, ...]
 
     def topics(self) -> Steps[tuple[TopicQueues, ...]]:
-        """Return the topics in the form in which a command carries them."""
+        """Return the topics in the form that commands use."""
         made: list[TopicQueues] = []
         for topics, said in zip(in_chunks(self.table), in_chunks(self.table.values()), strict=True):
             if made:
@@ -81,7 +83,7 @@ def decode_registration(request: Request) -> Registration | Answer:
 def decoding_registration(request: Request) -> Steps[Registration | Answer]:
     """Decode a request 103; return a refusal if the request cannot be used.
 
-    A request may be decided more than once. The result can be used for every decision on this request.
+    The request may be decided more than once. Every decision can use the same result.
     """
     try:
         fields = RegisterBrokerFields.parse(request.ext_fields)
@@ -104,7 +106,7 @@ def decoding_registration(request: Request) -> Steps[Registration | Answer]:
         if crc32 != fields.body_crc32:
             return refusal("crc32 not match")
     try:
-        if is_short and not fields.compressed:  # fast path for most requests: one step is enough
+        if is_short and not fields.compressed:  # fast path for most requests, which need only one step
             body = read_plain_json(data)
         if body is None:
             body = yield from reading_registration(
@@ -129,9 +131,9 @@ def decoding_registration(request: Request) -> Steps[Registration | Answer]:
 
 
 def _mappings(infos: Mapping[str, Any]) -> Steps[tuple[QueueMapping, ...]]:
-    """Return mapping infos in the form in which a command carries them."""
+    """Return mapping infos in the form that commands use."""
     made: list[QueueMapping] = []
-    size = 0  # bytes that this step has made
+    size = 0  # bytes of mapping infos that this step has encoded
     for topic, info in infos.items():
         if size > _MAPPING_STEP_BYTES:
             size = 0

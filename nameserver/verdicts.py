@@ -1,4 +1,4 @@
-"""Outcome of a command in the route table, with details for the answer, the log and waiting requests."""
+"""Results of commands in the route table, with details for the answer, the log and waiting requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RegisterReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of a broker name's topics (requests 205, 327), or the number of imported KV keys."""
+    """A count: the number of a broker name's topics (requests 205, 327), or of imported KV keys."""
 
     count: int
 
@@ -44,7 +44,7 @@ class BrokerLeft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicsLost(msgspec.Struct, frozen=True, kw_only=True):
-    """Topics whose queue data at some broker name were removed."""
+    """Topics whose queue data at one or more broker names were removed."""
 
     topics: tuple[str, ...]
     reason: LeaveReason

@@ -1,4 +1,9 @@
-"""RocketMQ's remoting protocol: codec and connection logic without I/O; two drivers in ``transport``."""
+"""RocketMQ's remoting protocol: a codec and the logic of one connection, both without I/O.
 
-if __name__ != "routekeeper.remoting":  # a copy under another name would define every class a second time
+The subpackage ``transport`` sends and receives the bytes. It contains two clients, ``transport.aio``
+(asyncio) and ``transport.blocking`` (blocking sockets), and a server, ``transport.server``.
+"""
+
+# Allow only one name: if programs imported this package under two names, Python would load each class twice.
+if __name__ != "routekeeper.remoting":
     raise ImportError(f"{__name__!r} is installed as routekeeper.remoting: import it by this name")

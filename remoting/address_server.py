@@ -1,4 +1,4 @@
-"""The address server's page, which lists the nameservers of an environment: its URL and its content.
+"""URL and content of the page on which an address server lists the nameservers of an environment.
 
 This module does no I/O and reads no clock.
 

@@ -38,7 +38,7 @@ def address_fault(text: str, *, form: str = FORM, separator: str = "") -> str:
     """Return the reason why a text is not one address, in words that help to correct it.
 
     Args:
-        separator: Name of the character between addresses, where several addresses are allowed.
+        separator: Name of the character between two addresses, if the text may contain several addresses.
     """
     if "://" in text:
         return f"has a scheme; leave it out: {form}"
@@ -69,7 +69,7 @@ def join_address(host: str, port: int) -> str:
 
 
 def host_port(name: object) -> str:
-    """Return ``host:port`` of a socket's name; "?" if the socket has none."""
+    """Return ``host:port`` for an address that a socket returned; "?" for anything else."""
     return join_address(name[0], name[1]) if isinstance(name, tuple) and len(name) >= 2 else "?"
 
 
@@ -82,7 +82,7 @@ def plain_host(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if a host's text shows that only this machine can reach it. Brackets are ignored."""
+    """Return True if a host is an address or a name of loopback. Brackets around the host are ignored."""
     host = canonical_host(host)
     # RFC 6761: these names always stand for this machine.
     if host == "localhost" or host.endswith(".localhost"):
@@ -94,9 +94,9 @@ def is_loopback(host: str) -> bool:
 
 
 def canonical_host(host: str) -> str:
-    """Return the spelling by which hosts are compared.
+    """Return a host in one fixed spelling, so that two spellings of the same host compare as equal.
 
-    This is the shortest form of an IP address, or a name in lower case. An IPv4 address inside an IPv6
+    The result is the shortest form of an IP address, or a name in lower case. An IPv4 address inside an IPv6
     address becomes the IPv4 address. Brackets are removed.
     """
     try:
@@ -108,9 +108,10 @@ def canonical_host(host: str) -> str:
 
 @lru_cache(maxsize=4096)
 def charged_host(host: str) -> str:
-    """Return the name under which a host's use of limits is counted; empty for loopback (not counted).
+    """Return the key under which limits for each host count a host; empty for loopback, which they ignore.
 
-    An IPv6 network of 64 bits counts as one host: the owner of one of its addresses mostly owns all of them.
+    An IPv6 network of 64 bits counts as one host, because one owner usually has all addresses of such a
+    network.
     """
     host = canonical_host(host.strip("[]").partition("%")[0])
     if is_loopback(host):
@@ -125,9 +126,10 @@ def charged_host(host: str) -> str:
 
 
 def network_of(host: str) -> str:
-    """Return the name under which a host's connections are counted, for limits and for the order of service.
+    """Return the key under which a host's connections count, for limits and for the order of service.
 
-    An IPv6 network of 64 bits is one host, as in :func:`charged_host`. Each loopback address is its own host.
+    An IPv6 network of 64 bits is one host, as in :func:`charged_host`. Each loopback address is a separate
+    host.
     """
     return charged_host(host) or host
 

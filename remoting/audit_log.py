@@ -26,7 +26,7 @@ LINES_OVERALL: Final = 200
 WINDOW_S: Final = 10.0
 
 _PLAIN: Final = re.compile(r"[^\s=\"\\]+")
-_WORD_MAX: Final = 128  # largest number of characters that are logged of a text that a client chose
+_WORD_MAX: Final = 128  # largest number of logged characters of a text that a client chose
 
 
 class AuditLog:
@@ -63,7 +63,10 @@ class AuditLog:
         self.note(peer, name, f"refused({denied.code})", fields)
 
     def close(self) -> None:
-        """End the present window of :data:`WINDOW_S` seconds, if any, and log the number of omitted lines."""
+        """End the present window of :data:`WINDOW_S` seconds, if there is one.
+
+        Also log the number of lines that were omitted in this window.
+        """
         if self._turn is not None:
             self._turn.cancel()
             self._turn = None

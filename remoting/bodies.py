@@ -10,11 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Self, TypeVar
 
 import orjson
 
-from routekeeper.remoting.bounds import CHOICE_MAX, CLIENT_ID_MAX, GROUPS_MAX, NAME_MAX, TOPIC_NAME_MAX
+from routekeeper.remoting.bounds import (
+    CHOICE_MAX,
+    CLIENT_ID_MAX,
+    GROUPS_MAX,
+    NAME_MAX,
+    TAGS_MAX,
+    TOPIC_NAME_MAX,
+)
 from routekeeper.remoting.codes import LanguageCode
 from routekeeper.remoting.errors import RemoteProtocolError
 from routekeeper.remoting.lenient import (
@@ -49,7 +57,7 @@ def _required(members: Mapping[str, Any], name: str, *, length_max: int) -> str:
 
 
 def _choice(members: Mapping[str, Any], name: str, default: str) -> str:
-    """Return the name of a choice, or the default if it is absent or empty.
+    """Return the name of a choice, such as the consume type, or the default if it is absent or empty.
 
     Servers keep these names, so a name must not be long. Names that RocketMQ does not know are allowed.
 
@@ -79,6 +87,21 @@ def _read_number_keyed(value: object, what: str) -> dict[int, int]:
     return {
         as_int(key, f"{what}'s key"): as_int(number, what, limit=INT64_MAX) for key, number in members.items()
     }
+
+
+def _check_tags(subscriptions: Iterable[object]) -> None:
+    """Check the number of tags, and of codes of tags, in subscriptions before they are read.
+
+    Raises:
+        RemoteProtocolError: If there are too many.
+    """
+    known = [value for value in subscriptions if type(value) is dict]
+    for name in ("tagsSet", "codeSet"):
+        count = sum(len(found) for value in known if type(found := value.get(name)) is list)
+        if count > TAGS_MAX:
+            raise RemoteProtocolError(
+                f"{name} has {count} entries in all subscriptions, allowed are {TAGS_MAX}"
+            )
 
 
 # Queues as keys ----------------------------------------------------------------------------------
@@ -161,7 +184,7 @@ class TopicList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVTable:
-    """Texts by name: one namespace of the KV configuration, or a broker's runtime figures."""
+    """A table of texts by name: one namespace of the KV configuration, or a broker's runtime figures."""
 
     table: Mapping[str, str] = field(default_factory=dict)
 
@@ -270,7 +293,10 @@ class SubscriptionData:
             topic=_required(members, "topic", length_max=TOPIC_NAME_MAX),
             sub_string=get_text(members, "subString") or "*",
             tags=as_texts(members.get("tagsSet") or [], "tagsSet"),
-            codes=tuple(as_int(code, "codeSet") for code in get_list(members, "codeSet")),
+            codes=tuple(
+                as_int(code, "codeSet")
+                for code in _at_most(get_list(members, "codeSet"), TAGS_MAX, "codeSet")
+            ),
             sub_version=_long(members, "subVersion"),
             expression_type=_choice(members, "expressionType", "TAG"),
             class_filter_mode=get_bool(members, "classFilterMode"),
@@ -342,6 +368,10 @@ class HeartbeatData:
         consumers = _at_most(get_list(members, "consumerDataSet"), GROUPS_MAX, "consumerDataSet")
         names = _at_most(get_list(members, "producerDataSet"), GROUPS_MAX, "producerDataSet")
         producers = (as_object(value, "producer data") for value in names)
+        # Check the total number of tags before reading any subscription. The bound of each subscription alone
+        # does not limit the total.
+        listed = (value.get("subscriptionDataSet") for value in consumers if type(value) is dict)
+        _check_tags(chain.from_iterable(each for each in listed if type(each) is list))
         by_group = {consumer.group_name: consumer for consumer in map(ConsumerData.from_json, consumers)}
         return cls(
             client_id=_required(members, "clientID", length_max=CLIENT_ID_MAX),
@@ -617,7 +647,7 @@ class QueueOffsets:
     def decode(cls, body: bytes) -> Self:
         members = as_object(loads(body, ANSWER), "queue offsets")
         table = members.get("offsetTable")
-        if type(table) is list:  # the form for C++ and other programs that cannot read objects as keys
+        if type(table) is list:  # the form for programs that cannot read objects as keys, such as C++ clients
             pairs: Iterable[Any] = table
             offsets: dict[MessageQueue, int] = {}
             for pair in pairs:

@@ -1,7 +1,7 @@
 """Bounds of names, addresses and counts on the wire. Real peers stay far below these bounds.
 
-Each bound is checked when a request is decoded, so that later code never gets a larger value. The comment at
-a bound names exceptions. Lengths are in characters.
+Each bound is checked when a request is decoded, so that later code never gets a larger value. If a bound is
+checked elsewhere, its comment says so. Lengths are in characters.
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ GROUPS_MAX: Final = 1024
 #: Longest name of a choice in a heartbeat, such as the consume type. The longest name in RocketMQ has 53
 #: characters: CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST.
 CHOICE_MAX: Final = 64
+#: Largest number of tags, and of codes of tags, in all subscriptions of one heartbeat. The bound also holds
+#: for the codes of a single subscription. A server reads tags and codes one by one, and all other requests
+#: wait meanwhile.
+TAGS_MAX: Final = 32_768
 #: Largest header of a request in bytes. The longest arguments in use are properties of messages (32 KiB) and
 #: KV values.
 REQUEST_HEADER_MAX: Final = 1024 * 1024
@@ -45,7 +49,7 @@ REQUEST_HEADER_MAX: Final = 1024 * 1024
 #: access control and tracing.
 ARGUMENTS_MAX: Final = 128
 
-# This also matches an IPv6 host without brackets, as Java's brokers write it.
+# The pattern also matches an IPv6 host without brackets, as Java's brokers write it.
 _ADDRESS: Final = re.compile(r"(?:\[[0-9A-Za-z:.%_-]++\]|[0-9A-Za-z:.%_-]+):([0-9]{1,5})", re.ASCII)
 
 
@@ -54,7 +58,7 @@ def is_address(text: str) -> bool:
     return len(text) <= ADDR_MAX and _has_form(text)
 
 
-@lru_cache(maxsize=4096)  # brokers send the same addresses with every registration
+@lru_cache(maxsize=4096)  # cached: brokers send the same addresses with every registration
 def _has_form(text: str) -> bool:
     match = _ADDRESS.fullmatch(text)
     return match is not None and 1 <= int(match[1]) <= PORT_MAX

@@ -1,4 +1,4 @@
-"""Expiry of certificates: the expiry time, a server's warnings before it, and certificate files."""
+"""Certificates that expire: their expiry times, warnings before expiry, and files that are read again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from routekeeper.remoting.watched_files import WatchedFiles
 logger = logging.getLogger(__name__)
 
 DAY_S: Final = 86_400.0
-#: The operator is warned this many seconds before a certificate expires; 0 is the expiry itself.
+#: Each number is a time before a certificate's expiry, in seconds, at which the operator gets a warning. 0 is
+#: the expiry itself.
 THRESHOLDS_S: Final = (30 * DAY_S, 7 * DAY_S, 0.0)
 
 _BEGIN: Final = "-----BEGIN CERTIFICATE-----"
@@ -86,14 +87,16 @@ def _element(der: bytes, at: int) -> tuple[int, bytes, int]:
 
 
 class CertificateFiles(Generic[T]):
-    """The files of one certificate: read, watched, and read again, with warnings before expiry.
+    """The files of one certificate, which are read again after each change.
+
+    Warnings are logged before the certificate expires.
 
     Args:
         what: Name in log lines, such as "raft certificate".
         paths: Paths of the files; the first is the certificate's own file.
         read: Reads the files. The first call runs at once, later calls run in a thread. If a later call
             raises an error, the former value stays.
-        take: Called on the loop with each newer value.
+        take: Called on the event loop with each newer value.
         ends_at: Returns the certificate's expiry time in Unix seconds.
     """
 
@@ -134,7 +137,7 @@ class CertificateFiles(Generic[T]):
         self._warned = 0
 
     def _warn(self) -> None:
-        """Log a warning when the certificate reaches a new threshold before its expiry."""
+        """Log a warning if a time in :data:`THRESHOLDS_S` was reached since the last call."""
         left_s = self.left_s
         passed = thresholds_passed(left_s)
         if passed <= self._warned:

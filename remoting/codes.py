@@ -29,7 +29,7 @@ ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 
 
 class HeaderCodec(IntEnum):
-    """Encoding of a frame's header. The number is the first byte of the word with the header's length."""
+    """Encoding of a frame's header. Its number is the first byte of the word with the header's length."""
 
     JSON = 0
     ROCKETMQ = 1

@@ -93,7 +93,7 @@ class RemotingCommand(msgspec.Struct, frozen=True, kw_only=True):
         The remark is the text of a RemotingError; for another error it also names the error's class.
         """
         words = str(error) if isinstance(error, RemotingError) else f"{type(error).__name__}: {error}"
-        # The text may contain a file's name that is not UTF-8: then it could not be sent.
+        # Replace characters that UTF-8 cannot encode, for example in the name of a file.
         return self.reply(ResponseCode.SYSTEM_ERROR, remark=words.encode("utf-8", "replace").decode())
 
     @property
@@ -192,7 +192,7 @@ def read_pieces(pieces: Sequence[bytes | bytearray]) -> RemotingCommand:
     Raises:
         RemoteProtocolError: See :func:`read_command`.
     """
-    head = bytes(pieces[0])  # no copy if this piece is bytes; a bytearray is small
+    head = bytes(pieces[0])  # copies at most one small piece: bytes() copies only a bytearray
     if len(head) >= _LENGTHS_SIZE:
         (word,) = _HEADER_WORD.unpack_from(head, 4)
         body_at = _LENGTHS_SIZE + word
@@ -222,7 +222,7 @@ def _read_plain(data: bytes, start: int, size: int) -> RemotingCommand | None:
     (word,) = _HEADER_WORD.unpack_from(data, start + 4)
     stop = start + 4 + size
     body_at = start + _LENGTHS_SIZE + word
-    # If the first byte of the word is not 0, the header is not JSON, and the word exceeds the limit here.
+    # If the header is not JSON, the first byte of this word is not 0, so the word exceeds the limit.
     if word > REQUEST_HEADER_MAX or body_at > stop:
         return None
     try:

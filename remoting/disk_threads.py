@@ -55,7 +55,7 @@ class DiskThreads(Executor):
                 self._made += 1
             except RuntimeError:
                 if not self._made:
-                    raise  # without any thread, this work and all later work would wait for ever
+                    raise  # without any thread, nothing would ever do this work
         self._work.put(run)
         return future
 

@@ -1,4 +1,4 @@
-"""Exceptions of the wire layer. The class says which kind of failure it was, and which side caused it."""
+"""Exceptions of the wire layer. Their classes tell the kind of failure, and which side caused it."""
 
 from __future__ import annotations
 

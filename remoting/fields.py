@@ -190,7 +190,7 @@ def _text(value: bool | int) -> str:
 
 
 class RegisterBrokerFields(Fields, frozen=True, kw_only=True):
-    """REGISTER_BROKER 103.
+    """Arguments of REGISTER_BROKER 103.
 
     Attributes:
         body_crc32: CRC32 of the body as sent, 31 bits. If it is 0 or unreadable, the body is not checked.
@@ -218,7 +218,7 @@ class RegisterBrokerResponseFields(Fields, frozen=True, kw_only=True):
 
 
 class UnregisterBrokerFields(Fields, frozen=True, kw_only=True):
-    """UNREGISTER_BROKER 104."""
+    """Arguments of UNREGISTER_BROKER 104."""
 
     broker_name: Name
     broker_addr: Address
@@ -227,7 +227,7 @@ class UnregisterBrokerFields(Fields, frozen=True, kw_only=True):
 
 
 class QueryDataVersionFields(Fields, frozen=True, kw_only=True):
-    """QUERY_DATA_VERSION 322."""
+    """Arguments of QUERY_DATA_VERSION 322."""
 
     broker_name: Name
     broker_addr: Address
@@ -242,7 +242,7 @@ class QueryDataVersionResponseFields(Fields, frozen=True, kw_only=True):
 
 
 class GetRouteFields(Fields, frozen=True, kw_only=True):
-    """GET_ROUTEINFO_BY_TOPIC 105."""
+    """Arguments of GET_ROUTEINFO_BY_TOPIC 105."""
 
     topic: TopicName | None = None
     accept_standard_json_only: bool = False
@@ -251,7 +251,10 @@ class GetRouteFields(Fields, frozen=True, kw_only=True):
 
 
 class PutKvFields(Fields, frozen=True, kw_only=True):
-    """PUT_KV_CONFIG 100. The handler, not this class, refuses a request without namespace or key."""
+    """Arguments of PUT_KV_CONFIG 100.
+
+    The handler, not this class, refuses a request without namespace or key.
+    """
 
     namespace: str | None = None
     key: str | None = None
@@ -259,7 +262,7 @@ class PutKvFields(Fields, frozen=True, kw_only=True):
 
 
 class GetKvFields(Fields, frozen=True, kw_only=True):
-    """GET_KV_CONFIG 101."""
+    """Arguments of GET_KV_CONFIG 101."""
 
     namespace: str | None = None
     key: str | None = None
@@ -272,20 +275,20 @@ class GetKvResponseFields(Fields, frozen=True, kw_only=True):
 
 
 class DeleteKvFields(Fields, frozen=True, kw_only=True):
-    """DELETE_KV_CONFIG 102."""
+    """Arguments of DELETE_KV_CONFIG 102."""
 
     namespace: str | None = None
     key: str | None = None
 
 
 class GetKvListFields(Fields, frozen=True, kw_only=True):
-    """GET_KVLIST_BY_NAMESPACE 219."""
+    """Arguments of GET_KVLIST_BY_NAMESPACE 219."""
 
     namespace: str | None = None
 
 
 class WritePermFields(Fields, frozen=True, kw_only=True):
-    """WIPE_WRITE_PERM_OF_BROKER 205 and ADD_WRITE_PERM_OF_BROKER 327."""
+    """Arguments of WIPE_WRITE_PERM_OF_BROKER 205 and ADD_WRITE_PERM_OF_BROKER 327."""
 
     broker_name: Name | None = None
 
@@ -303,27 +306,27 @@ class AddWritePermResponseFields(Fields, frozen=True, kw_only=True):
 
 
 class DeleteTopicInNamesrvFields(Fields, frozen=True, kw_only=True):
-    """DELETE_TOPIC_IN_NAMESRV 216."""
+    """Arguments of DELETE_TOPIC_IN_NAMESRV 216."""
 
     topic: TopicName
     cluster_name: Name | None = None
 
 
 class GetTopicsByClusterFields(Fields, frozen=True, kw_only=True):
-    """GET_TOPICS_BY_CLUSTER 224."""
+    """Arguments of GET_TOPICS_BY_CLUSTER 224."""
 
     cluster: Name | None = None
 
 
 class GetBrokerMemberGroupFields(Fields, frozen=True, kw_only=True):
-    """GET_BROKER_MEMBER_GROUP 901."""
+    """Arguments of GET_BROKER_MEMBER_GROUP 901."""
 
     cluster_name: Name
     broker_name: Name
 
 
 class BrokerHeartbeatFields(Fields, frozen=True, kw_only=True):
-    """BROKER_HEARTBEAT 904, oneway."""
+    """Arguments of BROKER_HEARTBEAT 904, which is oneway."""
 
     cluster_name: Name
     broker_addr: Address
@@ -337,7 +340,7 @@ class BrokerHeartbeatFields(Fields, frozen=True, kw_only=True):
 
 
 class NotifyMinBrokerIdFields(Fields, frozen=True, kw_only=True):
-    """NOTIFY_MIN_BROKER_ID_CHANGE 905, from a nameserver to a broker, oneway."""
+    """Arguments of NOTIFY_MIN_BROKER_ID_CHANGE 905, a oneway request from a nameserver."""
 
     min_broker_id: Int64 | None = None
     broker_name: Name | None = None
@@ -356,7 +359,7 @@ class TopicFields(Fields, frozen=True, kw_only=True):
 
 
 class CreateTopicFields(Fields, frozen=True, kw_only=True):
-    """UPDATE_AND_CREATE_TOPIC 17.
+    """Arguments of UPDATE_AND_CREATE_TOPIC 17.
 
     Attributes:
         attributes: Attributes of the topic as one text, such as ``+key=value,-key`` (only 5.x).
@@ -378,14 +381,16 @@ class CreateTopicFields(Fields, frozen=True, kw_only=True):
 
 
 class SendMessageFields(Fields, frozen=True, kw_only=True):
-    """SEND_MESSAGE 10. The codes 310, 320 and 325 carry the same arguments, named by single letters (V2).
+    """Arguments of SEND_MESSAGE 10.
+
+    The request codes 310, 320 and 325 have the same arguments, but name them by single letters (V2).
 
     Attributes:
         queue_id: Queue of the message; if it is below 0, the broker chooses a queue.
         sys_flag: Bits, see ``routekeeper.remoting.message``.
         born_timestamp: Time at which the producer made the message, in Unix ms.
         properties: Properties of the message as one text: ``name 0x01 value 0x02 ...``.
-        batch: True if the body is a batch of messages. Only this argument says that; the request code does
+        batch: True if the body is a batch of messages. Only this argument shows it; the request code does
             not.
     """
 
@@ -449,7 +454,7 @@ class SendMessageResponseFields(Fields, frozen=True, kw_only=True):
 
 
 class SendBackFields(Fields, frozen=True, kw_only=True):
-    """CONSUMER_SEND_MSG_BACK 36.
+    """Arguments of CONSUMER_SEND_MSG_BACK 36.
 
     Attributes:
         offset: Commit log offset of the message.
@@ -471,7 +476,7 @@ class SendBackFields(Fields, frozen=True, kw_only=True):
 
 
 class PullMessageFields(Fields, frozen=True, kw_only=True):
-    """PULL_MESSAGE 11.
+    """Arguments of PULL_MESSAGE 11.
 
     Attributes:
         sys_flag: Sum of bits: 1 = commit the offset, 2 = the broker may hold the request, 4 = a subscription
@@ -510,7 +515,7 @@ class PullMessageResponseFields(Fields, frozen=True, kw_only=True):
 
 
 class QueryConsumerOffsetFields(Fields, frozen=True, kw_only=True):
-    """QUERY_CONSUMER_OFFSET 14."""
+    """Arguments of QUERY_CONSUMER_OFFSET 14."""
 
     consumer_group: Name
     topic: TopicName
@@ -520,7 +525,7 @@ class QueryConsumerOffsetFields(Fields, frozen=True, kw_only=True):
 
 
 class UpdateConsumerOffsetFields(Fields, frozen=True, kw_only=True):
-    """UPDATE_CONSUMER_OFFSET 15, often oneway."""
+    """Arguments of UPDATE_CONSUMER_OFFSET 15, which is often oneway."""
 
     consumer_group: Name
     topic: TopicName
@@ -530,7 +535,7 @@ class UpdateConsumerOffsetFields(Fields, frozen=True, kw_only=True):
 
 
 class SearchOffsetFields(Fields, frozen=True, kw_only=True):
-    """SEARCH_OFFSET_BY_TIMESTAMP 29; ``timestamp`` is in Unix ms."""
+    """Arguments of SEARCH_OFFSET_BY_TIMESTAMP 29; ``timestamp`` is in Unix ms."""
 
     topic: TopicName
     queue_id: Int32
@@ -540,7 +545,7 @@ class SearchOffsetFields(Fields, frozen=True, kw_only=True):
 
 
 class QueueFields(Fields, frozen=True, kw_only=True):
-    """GET_MAX_OFFSET 30, GET_MIN_OFFSET 31, GET_EARLIEST_MSG_STORETIME 32."""
+    """Arguments of GET_MAX_OFFSET 30, GET_MIN_OFFSET 31 and GET_EARLIEST_MSG_STORETIME 32."""
 
     topic: TopicName
     queue_id: Int32
@@ -561,14 +566,14 @@ class TimestampResponseFields(Fields, frozen=True, kw_only=True):
 
 
 class ViewMessageFields(Fields, frozen=True, kw_only=True):
-    """VIEW_MESSAGE_BY_ID 33; ``offset`` is an offset in the commit log."""
+    """Arguments of VIEW_MESSAGE_BY_ID 33; ``offset`` is an offset in the commit log."""
 
     offset: Int64
     topic: TopicName | None = None
 
 
 class QueryMessageFields(Fields, frozen=True, kw_only=True):
-    """QUERY_MESSAGE 12; both timestamps are in Unix ms."""
+    """Arguments of QUERY_MESSAGE 12; both timestamps are in Unix ms."""
 
     topic: TopicName
     key: str
@@ -589,7 +594,7 @@ class QueryMessageResponseFields(Fields, frozen=True, kw_only=True):
 
 
 class UnregisterClientFields(Fields, frozen=True, kw_only=True):
-    """UNREGISTER_CLIENT 35."""
+    """Arguments of UNREGISTER_CLIENT 35."""
 
     client_id: ClientId = field(name="clientID")
     producer_group: Name | None = None
@@ -597,19 +602,23 @@ class UnregisterClientFields(Fields, frozen=True, kw_only=True):
 
 
 class ConsumerGroupFields(Fields, frozen=True, kw_only=True):
-    """GET_CONSUMER_LIST_BY_GROUP 38, NOTIFY_CONSUMER_IDS_CHANGED 40, GET_CONSUMER_CONNECTION_LIST 203."""
+    """Arguments of three requests about one consumer group.
+
+    The requests are GET_CONSUMER_LIST_BY_GROUP 38, NOTIFY_CONSUMER_IDS_CHANGED 40 and
+    GET_CONSUMER_CONNECTION_LIST 203.
+    """
 
     consumer_group: Name
 
 
 class ProducerGroupFields(Fields, frozen=True, kw_only=True):
-    """GET_PRODUCER_CONNECTION_LIST 204."""
+    """Arguments of GET_PRODUCER_CONNECTION_LIST 204."""
 
     producer_group: Name
 
 
 class DeleteGroupFields(Fields, frozen=True, kw_only=True):
-    """DELETE_SUBSCRIPTIONGROUP 207.
+    """Arguments of DELETE_SUBSCRIPTIONGROUP 207.
 
     Both switches mean "also delete the group's offsets": RocketMQ 4.9 and 5.x use different names for it.
     """
@@ -620,14 +629,14 @@ class DeleteGroupFields(Fields, frozen=True, kw_only=True):
 
 
 class ConsumeStatsFields(Fields, frozen=True, kw_only=True):
-    """GET_CONSUME_STATS 208."""
+    """Arguments of GET_CONSUME_STATS 208."""
 
     consumer_group: Name
     topic: TopicName | None = None
 
 
 class ResetOffsetFields(Fields, frozen=True, kw_only=True):
-    """INVOKE_BROKER_TO_RESET_OFFSET 222 and RESET_CONSUMER_CLIENT_OFFSET 220.
+    """Arguments of INVOKE_BROKER_TO_RESET_OFFSET 222 and RESET_CONSUMER_CLIENT_OFFSET 220.
 
     Attributes:
         timestamp: Unix ms; -1 means the maximum offset.
@@ -640,7 +649,7 @@ class ResetOffsetFields(Fields, frozen=True, kw_only=True):
 
 
 class ConsumerRunningInfoFields(Fields, frozen=True, kw_only=True):
-    """GET_CONSUMER_RUNNING_INFO 307."""
+    """Arguments of GET_CONSUMER_RUNNING_INFO 307."""
 
     consumer_group: Name
     client_id: ClientId
@@ -648,7 +657,7 @@ class ConsumerRunningInfoFields(Fields, frozen=True, kw_only=True):
 
 
 class ConsumeMessageDirectlyFields(Fields, frozen=True, kw_only=True):
-    """CONSUME_MESSAGE_DIRECTLY 309."""
+    """Arguments of CONSUME_MESSAGE_DIRECTLY 309."""
 
     consumer_group: Name
     client_id: ClientId | None = None

@@ -1,4 +1,4 @@
-"""Recognition of clients that speak another protocol to this port, by their first bytes; does no I/O."""
+"""Recognition of clients that speak a foreign protocol, such as HTTP, by their first bytes. Does no I/O."""
 
 from __future__ import annotations
 

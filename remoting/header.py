@@ -223,7 +223,7 @@ def _encode_binary(header: Header) -> bytes:
         )
     except UnicodeEncodeError as error:
         raise LocalProtocolError(f"header cannot be sent as UTF-8: {error.reason}") from None
-    except struct.error:  # a client chooses the names in an answer that a broker forwards
+    except struct.error:  # a broker may forward a client's answer, and the client chose these names
         raise LocalProtocolError(
             "argument name is longer than the 32767 bytes that a binary header allows"
         ) from None
@@ -243,7 +243,7 @@ def _decode_binary(data: bytes) -> Header:
         if entries_size < 0 or end > len(data):
             raise RemoteProtocolError(f"extFields of {entries_size} bytes run past the header's {len(data)}")
         ext_fields: dict[str, str] | None = {} if entries_size else None
-        count = 0  # also counts repeated names: reading 1 MiB of them would block other work for too long
+        count = 0  # counts repeated names, too: 1 MiB of repeated names would block other work for too long
         while position < end:
             count += 1
             _check_count(count)

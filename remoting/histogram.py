@@ -18,8 +18,8 @@ _LABELS: Final = (*(f"{bound:g}" for bound in BOUNDS_S), "+Inf")
 class Histogram:
     """Number of durations up to each bound, and the sum of all durations.
 
-    Only one thread may call :meth:`observe`. Another thread may read at any time; only the last duration may
-    be missing then.
+    Only one thread may call :meth:`observe`. Another thread may read at any time; it misses at most the last
+    duration.
     """
 
     __slots__ = ("_counts", "sum")

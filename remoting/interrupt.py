@@ -12,8 +12,9 @@ from enum import Enum, auto
 from types import TracebackType
 from typing import Final
 
-#: Seconds after the first signal that ends the program. Further ending signals within this time count as
-#: repeats of the first, because supervisors send the same signal to a process and to its process group.
+#: Time in seconds after the first signal that asks this program to end. Further such signals within this time
+#: count as repeats of the first signal, because supervisors may send one signal to a process and also to its
+#: process group.
 REPEAT_S: Final = 1.0
 
 
@@ -34,7 +35,7 @@ def end_quietly_when_interrupted() -> None:
 
 
 class Hangups:
-    """Handler of SIGHUP in a server without a terminal: SIGHUP never ends it.
+    """Handler of SIGHUP in a server without a terminal: SIGHUP never ends such a server.
 
     A SIGHUP that arrives before the server can handle it is stored.
     """
@@ -50,7 +51,8 @@ class Hangups:
         """
         if not os.isatty(0):
             signal.signal(signal.SIGHUP, self._take)
-            # At its end, the interpreter restores the default handling. A SIGHUP would then kill the process.
+            # Ignore SIGHUP when the program ends. Otherwise the interpreter would restore the default
+            # handling, and a SIGHUP would then kill the process.
             atexit.register(signal.signal, signal.SIGHUP, signal.SIG_IGN)
 
     def heed(self, heed: Callable[[], object]) -> None:

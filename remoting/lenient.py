@@ -6,7 +6,7 @@ which makes the text standard JSON. fastjson also reads other forms (bare words,
 members). No program sends these forms, so this module refuses them.
 
 Before it reads a text, this module checks the text's size, the number of its objects and arrays, and their
-nesting. The time of each step grows linearly with the text, and each step runs in compiled code.
+nesting. The time for reading a text grows linearly with its length. Compiled code does most of the work.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import orjson
 
 from routekeeper.remoting.errors import RemoteProtocolError
 
-#: Deepest nesting of objects and arrays that is read. The deepest real body has six levels.
+#: Largest number of nested levels of objects and arrays. The deepest real body has six levels.
 DEPTH_MAX: Final = 64
 
 #: Exceptions that msgspec's JSON reader raises. Two of them are Python's own: UnicodeDecodeError for bytes
@@ -69,7 +69,7 @@ _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 # Matches the characters before a key, and a key that needs quotes. Apply it only to text outside of strings.
 _BARE_KEY: Final = re.compile(rb"([{,][ \t\r\n]*+)(-?[0-9]++|\{[^{}]*+\})(?=[ \t\r\n]*+:)")
 _RESERVED: Final = re.compile(rb"[\0\1\2]")
-_HOLE: Final = b"\0"  # replaces each string of the text while :func:`as_standard` searches the keys
+_HOLE: Final = b"\0"  # stands for each string of the text while :func:`as_standard` searches the keys
 _OPEN: Final = ord("{")
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"{}[]"))
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)

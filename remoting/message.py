@@ -76,8 +76,8 @@ _TIMESTAMP: Final = struct.Struct(">q")
 _INT16: Final = struct.Struct(">h")
 _ITEM: Final = struct.Struct(">iiiii")  # size, magic, crc, flag, body length
 
-#: Longest tag in bytes of UTF-16 that is hashed unit by unit, and the part of a longer tag that is hashed at
-#: once. The two masks select the lowest 16 or 32 bits in each lane of 64 bits of such a part.
+#: Two sizes in bytes of UTF-16. A tag up to the first size is hashed unit by unit. A longer tag is hashed in
+#: parts of the second size. The two masks select the lowest 16 or 32 bits in every 64 bits of such a part.
 _SHORT_TAG_BYTES: Final = 64
 _HASHED_BYTES: Final = 8192
 _LOW_16: Final = int.from_bytes(b"\0\0\0\0\0\0\xff\xff" * (_HASHED_BYTES // 8), "big")
@@ -566,7 +566,7 @@ def _hash_at_once(units: bytes) -> int:
     in lanes of equal width, so that each arithmetic operation changes all lanes, in compiled code. A loop in
     Python would take ten times longer, and strangers choose the length of a tag.
     """
-    narrow = int.from_bytes(units, "big")  # lanes of 16 bits, the last unit in the lowest lane
+    narrow = int.from_bytes(units, "big")  # lanes of 16 bits; the lowest lane holds the last unit
     # Combine four lanes of 16 bits to one of 64 bits. The sum is below 2**31.
     lanes = (
         (narrow & _LOW_16)

@@ -54,13 +54,13 @@ class OutputThread:
     """Thread that writes lines; it starts with the first line.
 
     Args:
-        write: Writes all bytes, and may block as long as necessary. If it raises an OSError, the bytes are
-            lost, and their lines count as dropped.
+        write: Writes all bytes, and may block as long as necessary. If this function raises an OSError, the
+            bytes are lost, and their lines count as dropped.
         bytes_max: Limit of the bytes that wait or are being written.
 
     Attributes:
         dropped: Number of lines that were not written since the start.
-        report: Function that makes the line which reports a number of dropped lines.
+        report: Function that returns the line about a given number of dropped lines.
     """
 
     def __init__(self, write: Callable[[bytes], None], *, bytes_max: int = BYTES_MAX) -> None:
@@ -74,7 +74,7 @@ class OutputThread:
         #: Lines that wait. A number among them is the number of lines that were dropped at this position.
         self._waiting: deque[bytes | int] = deque()
         self._held = 0  # bytes of the lines that wait or are being written
-        self._untold = 0  # dropped lines that no written line has reported yet
+        self._untold = 0  # number of dropped lines that no written line has reported yet
         self._thread: threading.Thread | None = None
         self._is_given_up = False
         os.register_at_fork(after_in_child=self._begin_anew)
@@ -96,7 +96,7 @@ class OutputThread:
                 self._thread = threading.Thread(target=self._run, name="output", daemon=True)
                 try:
                     _start_deaf_to_signals(self._thread)
-                except RuntimeError:  # the system cannot start a thread now: the next line tries again
+                except RuntimeError:  # the system cannot start a thread now; the next line tries it again
                     self._thread = None
             self._changed.notify_all()
 
@@ -106,7 +106,7 @@ class OutputThread:
             self._drop(1)
 
     def _drop(self, count: int) -> None:
-        """Count dropped lines; at their position in the output, a line will report the number."""
+        """Count dropped lines. A line at their position in the output will report their number."""
         self.dropped += count
         if self._waiting and isinstance(self._waiting[-1], int):
             self._waiting[-1] += count
@@ -117,7 +117,7 @@ class OutputThread:
     def drain(self, longest_s: float = DRAIN_S) -> None:
         """Wait until all lines are written, for at most ``longest_s`` seconds.
 
-        If the time of one call ran out, all later calls return at once.
+        If this time was too short in one call, all later calls return at once.
         """
         with self._changed:
             if self._is_given_up or threading.current_thread() is self._thread:
@@ -156,7 +156,7 @@ class OutputThread:
         return True
 
     def _begin_anew(self) -> None:
-        """Forget thread and waiting lines in a forked process; the parent process writes these lines."""
+        """Forget the thread and the waiting lines after a fork; the parent process writes these lines."""
         self._changed = threading.Condition(threading.RLock())
         self._waiting.clear()
         self._held = 0
@@ -280,7 +280,10 @@ def write_stderr_in_thread() -> None:
 
 
 def write_stdout_in_thread() -> None:
-    """Let a thread write ``sys.stdout``. Only servers call this; other programs wait for their reader."""
+    """Let a thread write everything that goes to ``sys.stdout`` from now on.
+
+    Only servers call this. Other programs may wait until their output is read.
+    """
     if isinstance(sys.stderr, ThreadedText) and sys.stdout is not None:
         sys.stdout = ThreadedText(sys.stdout)
         atexit.register(sys.stdout.output.drain)
@@ -307,7 +310,7 @@ def lines_left_out() -> int:
 
 
 def _writer(stream: TextIO) -> Callable[[bytes], None]:
-    """Return a function that writes directly to a stream's descriptor, so that no byte stays in a buffer."""
+    """Return a function that writes bytes directly to a stream's descriptor, so that no byte is buffered."""
     stream.flush()
     try:
         fd = stream.fileno()

@@ -49,8 +49,8 @@ _DOORS: Final = {
     "authorizationEnabled": ("true", "ACL 2.0 of RocketMQ 5.3 is not served, allowed is false"),
     "useTLS": ("true", "connections to other servers are not encrypted, allowed is false"),
 }
-#: Largest number of unknown settings that get one log line each. A file with more unknown settings is a dump
-#: of all settings.
+#: Largest number of unknown settings that get one log line each. A file with more unknown settings was
+#: probably written by a program that wrote all settings.
 _LINES_MAX: Final = 10
 #: Largest number of names in one log line if there are more unknown settings than :data:`_LINES_MAX`.
 _NAMES_MAX: Final = 100
@@ -69,19 +69,19 @@ def closed_door(key: str, value: str) -> str | None:
 
 
 def commented(values: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the keys whose values seem to contain a comment. Java allows no comment after a value."""
+    """Return the keys whose values seem to contain a comment. Java does not allow comments after values."""
     return tuple(key for key, value in values.items() if _COMMENT.search(value))
 
 
 def explain_comments(refusal: str, values: Mapping[str, str]) -> str:
-    """Return the refusal of a value; if a comment follows the value in the file, add the rule on comments."""
+    """Return the text of a refusal; if a refused value contains a comment, add the rule for comments."""
     if any(key in refusal for key in commented(values)):
         return f"{refusal}; a comment behind a value is part of the value: put it on a line of its own"
     return refusal
 
 
 def name_unknown(keys: Collection[str]) -> tuple[str, ...]:
-    """Return texts for log lines about unknown settings.
+    """Return a text for each log line about unknown settings.
 
     Each text is the name of one setting. If there are more than :data:`_LINES_MAX` names, each text contains
     up to :data:`_NAMES_MAX` names.

@@ -51,7 +51,7 @@ REGISTER_LIMITS: Final = Limits(
 )
 #: Largest number of static topics in one registration.
 MAPPING_INFOS_MAX: Final = 4096
-#: Largest size in bytes of one static topic's mapping info. Some 10 bytes belong to each queue.
+#: Largest size in bytes of one static topic's mapping info. Each queue takes about 10 bytes of it.
 MAPPING_INFO_BYTES_MAX: Final = 64 * 1024
 #: Largest size in bytes of the text after a topic's name in a compressed registration. The text has four
 #: short words and the topic's attributes.
@@ -66,7 +66,7 @@ _INFLATED_STEP: Final = 1024 * 1024
 _SUMMED_STEP: Final = 1024 * 1024
 _KNOWN_MAX: Final = 1000
 _USUAL_MAX: Final = 64
-#: Bytes of JSON that one step reads; this takes 1 ms.
+#: Number of bytes of JSON that one step reads. A step takes 1 ms.
 _PIECE_MAX: Final = 128 * 1024
 #: Largest average size of a topic in a usual registration, in bytes; real topics have 150 to 250 bytes.
 _TOPIC_SIZE_MAX: Final = 512
@@ -388,7 +388,7 @@ def _names_differ(topics: Mapping[str, TopicNumbers]) -> bool:
 
 
 def _named_as_stated(topics: Mapping[str, TopicNumbers]) -> Steps[dict[str, TopicNumbers]]:
-    """Return topics by the name in their object, else by their key; the last of two equal names wins."""
+    """Return topics by the name in their object, or else by their key; the last of two equal names wins."""
     named: dict[str, TopicNumbers] = {}
     for chunk in in_chunks(topics.items()):
         if named:
@@ -469,7 +469,7 @@ def _reading_words(data: bytes, topics_max: int) -> Steps[PlainRegistration]:
 def _topics_of(compressed: bytes) -> int:
     """Return the largest plausible number of topics in a compressed body.
 
-    The result is 64, and one topic more for every 2 bytes. Real topics take 2.4 bytes each.
+    The result is 64 plus half the number of bytes. Real topics take 2.4 bytes each.
     """
     return 64 + len(compressed) // 2
 

@@ -1,4 +1,4 @@
-"""Reload at SIGHUP: read the watched files again, and the settings that can change while a server runs."""
+"""Reload of a server at SIGHUP: it reads its watched files again, and the settings that can change."""
 
 from __future__ import annotations
 

@@ -52,7 +52,9 @@ class ServiceManager:
         return cls(environment.get("NOTIFY_SOCKET", ""), watchdog_s=watchdog_s)
 
     def ready(self, status: str) -> None:
-        """Report that this server serves clients. If there is a watchdog, keep reporting that the loop runs.
+        """Report that this server serves clients.
+
+        If there is a watchdog, also keep reporting that the event loop runs.
 
         Args:
             status: Line for ``systemctl status``.

@@ -1,7 +1,8 @@
 """Requests and answers of one connection, without I/O: matching by opaque, deadlines and limits.
 
-A driver passes received bytes and the present time to the session, and sends the bytes that the session
-returns. The asyncio driver and the blocking driver use the same class. All times are seconds of the driver's
+The code that does the I/O is called the *driver*: :mod:`routekeeper.remoting.transport.aio` or
+:mod:`routekeeper.remoting.transport.blocking`. It passes received bytes and the present time to a
+:class:`ClientSession`, and sends the bytes that this object returns. All times are seconds of the driver's
 own monotonic clock.
 """
 
@@ -19,8 +20,8 @@ from routekeeper.remoting.frame import FRAME_SIZE_MAX, FrameDecoder
 #: asynchronous requests in each process.
 OUTSTANDING_MAX: Final = 1024
 #: Largest number of pulls that wait for answers on one connection. A broker delays the answer to a pull by
-#: many seconds. Pulls have places of their own, so that the pulls of many queues leave places for sends and
-#: heartbeats. Both numbers together are the number of unanswered requests that our servers allow, 4096.
+#: many seconds. Pulls have a separate limit, so that the pulls of many queues do not prevent sends and
+#: heartbeats. The sum of both limits is 4096, the number of unanswered requests that our servers allow.
 PULLS_MAX: Final = 3072
 _PULL: Final = int(RequestCode.PULL_MESSAGE)
 
@@ -39,7 +40,7 @@ class PeerRequest(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """Sign that the peer broke the protocol; the driver must close the connection.
+    """Event: the peer broke the protocol, so the driver must close the connection.
 
     The driver must not call :meth:`ClientSession.receive` again.
     """

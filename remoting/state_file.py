@@ -77,7 +77,7 @@ class Storage(Protocol):
 
 
 class Trust(Enum):
-    """Reason for which a content was accepted."""
+    """Reason for which the content of a file was accepted."""
 
     CHECKED = "its checksum was right"
     BACKUP = "the previous version, whose checksum was right"

@@ -1,7 +1,7 @@
 """Work that is divided into steps, so that the caller can do other work between two steps.
 
-Such work is a generator: it yields None after each step, and it returns the result. It does not watch the
-time. Its caller decides how many steps to run before other work.
+Such work is a generator: it yields None after each step, and it returns the result. The generator does not
+watch the time. Its caller decides how many steps to run before it does other work.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def finish(steps: Steps[_T]) -> _T:
 def in_steps(
     work: Callable[[Collection[_T], *_Ts], object], things: Collection[_T], *arguments: *_Ts
 ) -> Iterable[None]:
-    """Call ``work`` with at most :data:`STEP` things at a time; each call is a step that the caller runs.
+    """Call ``work`` with at most :data:`STEP` items at a time; each call is a step that the caller runs.
 
-    If there are at most :data:`STEP` things, this function calls ``work`` at once and returns no steps. For
-    so few things a generator would cost more than the work.
+    If there are at most :data:`STEP` items, this function calls ``work`` at once and returns no steps. For so
+    few items, a generator would cost more than the work.
     """
     if len(things) > STEP:
         return _in_steps(work, things, *arguments)
@@ -53,7 +53,7 @@ def _in_steps(
 
 
 def in_chunks(things: Iterable[_T]) -> Iterator[list[_T]]:
-    """Yield the things in lists of at most :data:`STEP` items."""
+    """Yield the items in lists of at most :data:`STEP` items."""
     left = iter(things)
     while chunk := list(islice(left, STEP)):
         yield chunk

@@ -47,7 +47,10 @@ class TlsSettingError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFile:
-    """Content of a file of ``--tls-config``: RocketMQ's twelve keys, ``tls.server.mode`` and ``tls.enable``.
+    """Content of a file of ``--tls-config``.
+
+    The file may contain the twelve keys that RocketMQ allows in such a file, and two further keys:
+    ``tls.server.mode`` and ``tls.enable``.
 
     An attribute is empty or None if the file does not have its key.
 
@@ -260,5 +263,5 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
     return value
 
 
-#: RocketMQ's twelve keys and RouteKeeper's two own keys; documents and tests use them.
+#: All keys of the file: RocketMQ's twelve keys and two further keys. Documents and tests use this constant.
 KEYS: Final[Mapping[str, str]] = {**_TEXTS, **{key: name for key, (name, _) in _CHOICES.items()}, **_SWITCHES}

@@ -104,6 +104,6 @@ class WatchedFiles(Generic[T]):
                 logger.warning("%s not taken, the former one goes on error=%s", self.what, reason)
             return f"refused: {reason}"
         self.value, self._refused = value, None
-        self._taken = found  # the state of the former paths: if the paths change, the files are read again
+        self._taken = found  # if ``take`` changed the paths, the next check reads the files again
         logger.info("%s read again files=%s", self.what, ",".join(map(str, self.paths)))
         return "taken"

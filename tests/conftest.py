@@ -88,7 +88,7 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Turn garbage collection on again, except for pytest's objects for tests: they live until the end."""
+    """Turn garbage collection on again; let it ignore pytest's collected tests, which live until the end."""
     gc.freeze()
     gc.enable()
 

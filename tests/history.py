@@ -1,4 +1,4 @@
-"""Recorded calls on registers: a history that checkers of linearizability and staleness read.
+"""Histories of calls on registers, as input for the checkers of linearizability and staleness.
 
 A history is a set of :class:`Call`. The instants of the calls give their order; the position in the list
 means nothing. All callers take the instants from one clock, in any unit. A recorder gives a call the outcome

@@ -5,8 +5,8 @@ configuration once. A configuration is the set of calls that took effect, and th
 Registers are independent, so the search checks each register alone. A call with an unknown outcome may take
 effect at any instant after it began, or never. A failed call never takes effect.
 
-Pure: no I/O, no clock. In the worst case, the time grows exponentially with the number of calls that overlap.
-Therefore the number of configurations is bounded.
+This module does no I/O and reads no clock. In the worst case, its time grows exponentially with the number of
+calls that overlap. Therefore the number of configurations is bounded.
 
 Sources: Wing, Gong: Testing and verifying concurrent objects, 1993; Lowe: Testing for linearizability, 2017.
 """
@@ -74,7 +74,7 @@ def check(
 
 @dataclass(slots=True)
 class _Event:
-    """Begin or end of a call; an element of a linked list in order of time.
+    """Start or end of a call; an element of a linked list in order of time.
 
     The list holds the calls that the search has not yet put into an order.
     """
@@ -115,9 +115,9 @@ def _relevant(calls: list[Call]) -> list[Call]:
 
 
 def _events(calls: list[Call]) -> tuple[_Event, list[_Event], list[_Event | None]]:
-    """Return the head of the event list, and the begin event and the end event of each call.
+    """Return the head of the event list, and the start event and the end event of each call.
 
-    Two calls overlap also if one ends at the instant at which the other begins.
+    If one call ends at the instant at which another call begins, the two calls count as overlapping.
     """
     order = [(call.begun, 0, number) for number, call in enumerate(calls)]
     order += [(c.ended, 1, number) for number, c in enumerate(calls) if c.outcome is Outcome.OK]

@@ -36,7 +36,7 @@ def body_of(
     compressed: bool = False,
     version: int = VERSION,
 ) -> bytes:
-    """Return the body of a registration; a topic that is given as a name gets `queues` queues."""
+    """Return the body of a registration; topics that are given only by name get `queues` queues."""
     configs = (
         TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
         if isinstance(topic, str)

@@ -1,4 +1,4 @@
-"""Time in which the machine ran no process, or kept a process waiting: a test must not count this time."""
+"""Records times in which the machine ran no process or kept a process waiting. Tests must not count them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.waiting import wait_until
 
 
 class _Standstill:
-    """A thread that measures how much too late it wakes, and how long watched processes wait for a processor.
+    """A thread that measures how late it wakes, and how long watched processes wait for a processor.
 
     Linux counts this waiting time for a process's first thread, in which its event loop runs.
     """

@@ -1,4 +1,4 @@
-"""Times of a test run: one line per directory, with the time of its tests and their CPU time.
+"""Prints the times of a test run: for each directory, the duration of its tests and their CPU time.
 
 Tests that need the whole machine run one after the other, see the Makefile; all other tests run in parallel.
 A directory whose time is far above its CPU time mostly waits.

@@ -1,4 +1,4 @@
-"""Invariants of a route table, which tests check after each applied command; no server checks them."""
+"""Invariants of a route table. Tests check them after each applied command; servers do not check them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def check_table(table: RouteStore) -> None:
     for kind, removals in table.tombstones.by_kind.items():
         for key, removed_at in removals.items():
             assert table.present(kind, key) is None, f"{kind} {key} is both there and removed"
-            # Removals up to the floor may be forgotten. A removal may raise the floor to its own revision.
+            # The table may forget removals up to the revision ``floor``. A removal may raise ``floor`` to its
+            # own revision, so the two may be equal.
             assert floor <= removed_at <= table.revision, f"{kind} {key} removed at {removed_at}"
     data = encode_image(table.copy_for_snapshot())
     again = RouteTable.restore(data, tombstones_max=table.tombstones.max)

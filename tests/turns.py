@@ -1,4 +1,4 @@
-"""Counts the turns of an event loop, to see between which steps other work had its turn."""
+"""Counts the iterations of an event loop, so that tests see between which steps other work could run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class Turns:
-    """Number of the event loop's turns since this object was made."""
+    """Counter of the event loop's iterations since this object was made."""
 
     def __init__(self) -> None:
         self.number = 0

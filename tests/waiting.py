@@ -18,10 +18,10 @@ _T = TypeVar("_T")
 def wait_until(
     condition: Callable[[], _T], what: str, *, within_s: float = WITHIN_S, every_s: float = 0.05
 ) -> _T:
-    """Return the first true value of a condition; the pauses between two checks become longer.
+    """Check a condition until its value is true, and return this value.
 
-    Longer pauses leave processor time to other tests, which run in parallel: many conditions send a request
-    at each check.
+    The pauses between two checks become longer, because many conditions send a request at each check. Longer
+    pauses leave processor time to other tests, which run in parallel.
 
     Args:
         every_s: Longest pause between two checks in seconds; the first pause is 5 ms.

@@ -1,1 +1,4 @@
-"""The compared designs ("arms") behind one interface: servers, sessions of brokers, look-ups of clients."""
+"""The compared designs ("arms").
+
+One interface gives access to their servers, and to sessions and look-ups.
+"""

@@ -74,7 +74,10 @@ def javac_major(version_output: str) -> int | None:
 
 
 def _compiler() -> Path | None:
-    """Return the path of a ``javac`` that is new enough, or None; its folder also has the ``java`` to use."""
+    """Return the path of a ``javac`` that is new enough, or None.
+
+    The folder of this ``javac`` also has ``java``.
+    """
     home = os.environ.get("JAVA_HOME")
     folders = [str(Path(home, "bin"))] if home else []
     return _compiler_in(os.pathsep.join([*folders, os.environ.get("PATH", os.defpath)]))
@@ -124,8 +127,8 @@ def _classes() -> Path:
 def broker_addr() -> str:
     """Return a free address for a broker.
 
-    Two more ports of this address are free, because a broker binds them, too: the port minus 2 (fast port)
-    and the port plus 1 (HA).
+    A broker also binds two more ports: the port minus 2 (fast port) and the port plus 1 (HA). They are free,
+    too.
     """
     while True:
         ports = free_ports(4)

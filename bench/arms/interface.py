@@ -23,7 +23,7 @@ from routekeeper.remoting.transport import RPCHook
 
 CLUSTER: Final = "Bench"
 _BROKER: Final = re.compile(r"broker-(\d{1,2})|sim-(\d{1,6})")
-#: Lowest number for a broker whose name the benchmark did not choose.
+#: Brokers whose names the benchmark did not choose get numbers from here on, computed from their names.
 FOREIGN_FROM: Final = 1_000_000
 FOREIGN_COUNT: Final = 1_000_000_000
 
@@ -31,7 +31,10 @@ ArmKind = Literal["remoting", "zookeeper"]
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """Addresses to which one group of clients and brokers connects; a fault may cut some of these links."""
+    """One group of clients and brokers, with the addresses to which it connects.
+
+    A fault may cut these links.
+    """
 
     name: str
     servers: list[str]
@@ -61,8 +64,8 @@ class Listing:
 
     Attributes:
         topics: Number of queues by topic.
-        version: Number of changes that the broker has made so far. The broker always changes the same topic,
-            and gives it this number of queues.
+        version: Number of changes that the broker has made so far. All changes concern the same topic, and
+            each change sets the topic's number of queues to ``version``.
     """
 
     index: int
@@ -110,7 +113,7 @@ class BrokerSession(Protocol):
         """Announce a change; return the answers when every server has answered or failed."""
 
     def heartbeat(self, listing: Listing) -> list[Told]:
-        """Repeat the last announcement, if the design needs repetitions."""
+        """Repeat the last announcement, if the design's servers would otherwise drop the broker."""
 
     def withdraw(self) -> None:
         """Unregister the broker."""

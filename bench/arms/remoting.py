@@ -1,4 +1,7 @@
-"""Designs with RocketMQ's protocol: a broker registers with every nameserver, a client polls one of them."""
+"""Designs with RocketMQ's protocol.
+
+A broker registers with every nameserver; a client asks one nameserver.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,10 @@ def one_by_one(calls: list[Callable[[], Told]]) -> list[Told]:
 
 
 class LastAsked(threading.local):
-    """A client hook that notes the last address and the number of requests of each thread or greenlet."""
+    """A hook of the client library.
+
+    For each thread or greenlet, it notes the last asked address and counts requests.
+    """
 
     addr = ""
     count = 0

@@ -1,4 +1,7 @@
-"""The servers of each compared design: start, roles, timers, data folders."""
+"""The servers of each compared design.
+
+This module starts them, and knows their roles, timers and data folders.
+"""
 
 from __future__ import annotations
 
@@ -250,11 +253,13 @@ class Nameservers(StartedServers):
 
 
 class ZooKeepers(StartedServers):
-    """A real ensemble, from the jars that come with pyspark. ZooKeeper syncs before it acknowledges.
+    """A real ZooKeeper ensemble, from the jars that come with pyspark.
 
-    Each server has a hosts file of its own with the other servers' addresses. So each server connects to each
-    other server at a different address, and the proxy can see from the address which two servers a link
-    connects. The proxy's addresses are 127.x.y.z, which work on Linux only.
+    ZooKeeper syncs before it acknowledges.
+
+    Each server has a hosts file of its own with the other servers' addresses. In these files, each server has
+    a different address for each other server. From this address the proxy knows which two servers a
+    connection belongs to. The proxy's addresses are 127.x.y.z, which work on Linux only.
     """
 
     durability = "fsync"
@@ -392,7 +397,10 @@ def server_names(count: int) -> list[str]:
 
 
 def _slow_start(tick_ms: int) -> int:
-    """Return the factor for initLimit, so that a shorter tick does not shorten the wait in seconds."""
+    """Return a factor for the limit initLimit.
+
+    initLimit is a number of ticks. With this factor, a shorter tick does not shorten the limit in seconds.
+    """
     return max(1, round(_TICK_MS / tick_ms))
 
 
@@ -450,12 +458,12 @@ def wait_until(
     *,
     late: type[Exception] = ClusterError,
 ) -> None:
-    """Wait until ``condition`` holds.
+    """Wait until ``condition`` returns True.
 
     Raises:
         ArmLost: When a server among ``processes`` has ended by itself.
         ClusterError: When a process that is not a server has ended by itself.
-        late: When ``condition`` does not hold after ``timeout_s``.
+        late: When ``condition`` is still false after ``timeout_s``; the caller chooses this class.
     """
     deadline = time.monotonic() + timeout_s
     while not condition():

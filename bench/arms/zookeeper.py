@@ -1,8 +1,9 @@
 """ZooKeeper as the registry of routes, a design that RocketMQ's documents rejected.
 
 Brokers hold ZooKeeper sessions; clients read nodes and may watch them. Nodes have MetaQ's layout
-(:mod:`routekeeper.bench.arms.layout`). After a session has expired, its broker creates its nodes again. A
-restarted broker replaces the nodes of its earlier process at once; MetaQ waited until these nodes expired.
+(:mod:`routekeeper.bench.arms.layout`). When a broker's session has expired, the broker creates its nodes
+again. A restarted broker replaces the nodes of its former process at once; in MetaQ it waited until these
+nodes expired.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class Unreachable(RemotingError):
 
 
 class Reconnecting:
-    """Repeats an attempt to connect, with a pause before each repetition; replaces kazoo's ``KazooRetry``.
+    """Repeats attempts to connect, with a pause before each repetition. Replaces kazoo's ``KazooRetry``.
 
     Each pause is drawn independently of the earlier pauses. kazoo's own retry multiplies the last pause by a
     random factor, so its pauses become shorter and shorter: after 20 attempts a client would connect hundreds
@@ -141,10 +142,11 @@ class Reconnecting:
 
 
 class LeavesSilentServer(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
-    """A connection that is closed if the client sends requests but receives nothing for 2/3 of the session.
+    """A connection that closes if the client sends requests but gets no bytes for 2/3 of the session timeout.
 
-    ZooKeeper's own client closes such a connection, too. kazoo counts each request as a ping that needs no
-    answer, so a client that sends requests all the time would stay with a server that hangs.
+    ZooKeeper's own client closes such a connection, too. kazoo notices a silent server only by a ping without
+    an answer, and sends no ping while the client sends requests. So a client that sends requests all the time
+    would stay with a server that hangs.
     """
 
     _received = 0.0  # time of the last received bytes, on the clock of ``time.monotonic``
@@ -328,8 +330,8 @@ class Standing:
     def put(self, nodes: Mapping[str, bytes], timeout_s: float) -> None:
         """Create or change, concurrently, all nodes that differ from the nodes in ZooKeeper.
 
-        If several threads call this method, one thread at a time works, and it creates the nodes of the
-        latest call. If every call created its own nodes, a slow ensemble would never finish.
+        If several threads call this method, one thread at a time creates nodes: those of the latest call.
+        With a slow ensemble, calls would pile up if every call created its own nodes.
 
         Raises:
             KazooException, or one of ``Waits.timeouts``: The nodes may have been created or not.
@@ -376,7 +378,7 @@ class Standing:
                 for outcome in transaction.commit_async().get(timeout=left()):
                     if isinstance(outcome, Exception):
                         raise outcome from None
-            # If a new session has begun, self._made is a new dict: this line must not add old nodes to it.
+            # Do not write to self._made: after a new session has begun, it is a new dict without these nodes.
             made[path] = data
         for path, data, result in changing:
             result.get(timeout=left())
@@ -498,7 +500,7 @@ class ZooKeeperRoutes(Client):
     def _read_again(self, topic: str, after_s: float) -> None:
         if after_s:
             self._session.handler.sleep_func(after_s)
-        # Discard before reading, so that a change during the read causes one more read.
+        # Remove the topic before the read, so that a change during the read causes one more read.
         self._to_read.discard(topic)
         if not self.core.closing:
             self.run(self.core.directory.refresh_quietly(topic))

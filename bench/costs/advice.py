@@ -1,8 +1,9 @@
-"""Costs of an installation, computed from published unit costs, and its minutes with wrong answers.
+"""Costs of an installation, computed from published unit costs, and its minutes a year with wrong answers.
 
 This module does no I/O and reads no clock.
 
-Every product is computed from the rounded numbers that are printed, so that a reader gets the same totals.
+The text shows rounded numbers, and the calculation uses these rounded numbers. So a reader who multiplies the
+shown numbers gets the shown totals.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ MINUTES_A_DAY: Final = 1440
 DAYS_A_YEAR: Final = 365
 MONTHS_A_YEAR: Final = 12
 SERVERS: Final = 3
-#: RocketMQ's pollNameServerInterval in s, and the lease of a broker in s.
+#: Seconds between two polls of a client (RocketMQ's pollNameServerInterval), and a broker's lease in seconds.
 POLL_S: Final = 30.0
 LEASE_S: Final = 120.0
 #: Time in s from a server's restart until a new client has right routes, with RocketMQ's own timers. The
 #: published comparison predicts it from runs with shorter timers (docs/results/full/undivided.csv).
 RESTART_S: Final[dict[Design, float]] = {"independent": 25.0, "raft": 1.1, "zookeeper": 1.5}
-#: Means by which the clients of each design learn of changes: polling or watching.
+#: Maps each design to the way in which its clients learn of changes: by polling or by watching.
 CLIENTS: Final[dict[Design, Unit]] = {
     "independent": "polling",
     "raft": "polling",
@@ -48,7 +49,7 @@ DESIGN_WORDS: Final[dict[Design, str]] = {
 
 
 class Installation(msgspec.Struct, frozen=True, kw_only=True):
-    """Size of an installation, and its changes and faults.
+    """The size of an installation, the number of its changes, and the number and length of its faults.
 
     Each broker has all topics. Each client uses one topic.
     """
@@ -64,10 +65,11 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Product(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the calculation: ``unit_cost`` times ``number``, and also times ``minutes`` if not 0.
+    """One line of the calculation: ``unit_cost`` times ``number``, and times ``minutes`` unless that is 0.
 
     Attributes:
-        beyond: A text with the largest measured number of units, if ``number`` is larger; else empty.
+        beyond: Text with the largest number of units that was measured. The text is empty if ``number`` is
+            not larger.
     """
 
     name: str
@@ -87,7 +89,7 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Total(msgspec.Struct, frozen=True, kw_only=True):
-    """Products of one quantity, and their sum.
+    """The sum of a design's products for one quantity, such as CPU time.
 
     Attributes:
         nothing: Units (such as topics) whose cost counts as 0, because it was not larger than the noise of
@@ -107,10 +109,10 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         costs: Costs by design and quantity.
         answers: Minutes a year with wrong or missing answers, by design.
-        decides: Two texts, one about the cost in CPU and one about the answers. Each text is about the
-            product in which the designs differ most.
+        decides: Two texts: the first is about CPU costs, the second about wrong answers. Each text shows the
+            product that differs most between the designs.
         mixture: Text on the accuracy of predictions for mixtures (brokers, topics and clients together).
-        beyond: Inputs that are larger than the largest measured numbers.
+        beyond: Warnings about inputs that are larger than any measured number, such as the number of brokers.
     """
 
     made: str
@@ -191,7 +193,7 @@ def _assumptions(of: Installation, in_an_answer: int) -> list[str]:
 
 
 def _products(costs: Costs, design: Design, of: Installation, quantity: Quantity) -> Iterator[Product]:
-    """Yield the lines of one design and quantity; omit each unit whose cost was not measured."""
+    """Yield the calculation's lines for a design and a quantity; omit units whose cost was not measured."""
     found = costs.designs[design]
     _, scale, unit = QUANTITY_WORDS[quantity]
     held = quantity == STANDING
@@ -234,7 +236,11 @@ def _products(costs: Costs, design: Design, of: Installation, quantity: Quantity
 def _product(
     name: str, unit_cost: float, per: str, number: float, minutes: int, *, beyond: str = ""
 ) -> Product:
-    """Return a line of the calculation; multiply its numbers as printed, so that a reader can check it."""
+    """Return one line of the calculation.
+
+    The function rounds the numbers as they are printed, and then multiplies them. So a reader can check the
+    line.
+    """
     rounded, times = float(f"{unit_cost:.4g}"), float(_number(number).replace(",", ""))
     return Product(
         name=name,
@@ -303,7 +309,7 @@ def _minutes(name: str, seconds: float, number: float, assumes: str) -> Product:
 
 
 def _decides(totals: Mapping[Design, Total]) -> str:
-    """Return a text about the product in which the designs differ most: its values and its assumptions."""
+    """Return a text about the product that differs most between the designs: its values and assumptions."""
     by_name: dict[str, dict[Design, Product]] = {}
     for design, total in totals.items():
         for product in total.products:

@@ -1,8 +1,10 @@
-"""Cost of one unit as the slope of a fitted line, and predictions for mixtures of units from slopes.
+"""Unit costs as slopes of fitted lines, and predictions for mixtures of units.
 
 This module does no I/O and reads no clock.
 
-A unit is a broker, a topic, a client or an event. A mixture has all kinds of units together.
+A unit is a broker, a topic, a client or an event. The cost of one unit is the slope of a line that is fitted
+to measurements with different numbers of units. A mixture has all kinds of units together. Its cost is
+predicted from the slopes.
 """
 
 from __future__ import annotations
@@ -34,13 +36,13 @@ SIZES_MIN: Final = 4
 """Least number of different sizes from which a slope is computed."""
 WITHIN: Final = 0.15
 """Largest relative error with which the prediction for a mixture (all units together) counts as accurate."""
-#: Order in which the lines are fitted. Topics come first: measured brokers also have topics, and the cost of
-#: their topics is subtracted from the cost of a broker.
+#: Units in the order in which their lines are fitted. Topics come first: a measured broker has topics, and
+#: the cost of its topics is subtracted from the cost of the broker.
 _ORDER: Final[tuple[Unit, ...]] = ("topic", *(unit for unit in UNITS if unit != "topic"))
 
 
 class NotEnough(ValueError):
-    """There are too few measurements to compute a figure."""
+    """A figure cannot be computed, because there are too few measurements."""
 
 
 def line(points: Sequence[tuple[float, float]]) -> Slope:
@@ -114,10 +116,12 @@ def _point(
     slopes: Mapping[Unit, Mapping[Quantity, Slope]],
     alone: Row,
 ) -> tuple[float, float] | None:
-    """Return one point of a fitted line (number of units, measured use); None if the use was not measured.
+    """Return one point of a fitted line: the number of units, and the measured use.
 
-    - Brokers, topics and clients: use per minute. For brokers, the use of their topics is subtracted.
-    - Events: use in the whole measurement window. The use of the servers alone is subtracted.
+    Return None if the use was not measured.
+
+    - Brokers, topics and clients: the use is per minute. For brokers, the use of their topics is subtracted.
+    - Events: the use is that of the whole measurement. The use of the servers alone is subtracted.
     """
     use, base = row.use(quantity), alone.use(quantity)
     if use is None or base is None:
@@ -140,7 +144,10 @@ def lookups_after_changes(*, changes: float, watching: float, topics: float) -> 
 
 
 def counts_of(row: Row) -> dict[Unit, float]:
-    """Return the number of units of each kind in a measurement; lookups include those that changes cause."""
+    """Return the number of units of each kind in a measurement.
+
+    The number of lookups includes the lookups that changes cause.
+    """
     counts = {unit: row.count(unit) for unit in UNITS}
     counts["lookup"] += lookups_after_changes(
         changes=counts["change"], watching=row.watching, topics=row.topics
@@ -149,7 +156,7 @@ def counts_of(row: Row) -> dict[Unit, float]:
 
 
 def predicted(costs: DesignCosts, counts: Mapping[Unit, float], quantity: Quantity) -> float | None:
-    """Return the predicted use of brokers, topics, clients and events together ("mixture").
+    """Return the predicted use of a mixture: brokers, topics, clients and events together.
 
     The use is per minute; for memory, it is the number of bytes in use. Return None if the cost of a unit was
     not measured.
@@ -179,9 +186,9 @@ def held_out(costs: DesignCosts, row: Row) -> dict[Quantity, HeldOut]:
 
 
 def told_of_the_mixture(costs: Costs) -> list[str]:
-    """Return sentences on how accurate the predictions for mixtures (all units together) are.
+    """Return sentences on the accuracy of the predictions for mixtures (all units together).
 
-    If the errors of predictions are above :data:`WITHIN`, there is one sentence for each design that has any.
+    There is one sentence for each design with a relative error above :data:`WITHIN`.
     """
     sentences = []
     for design, of_design in costs.designs.items():

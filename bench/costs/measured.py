@@ -1,6 +1,7 @@
-"""Servers whose cost is measured, and readings of their processor time, memory, disk and network use.
+"""The servers whose costs are measured, and readings of their CPU time, memory, disk and network use.
 
-The harness asks the servers for figures only before and after a measurement, because answers cost, too.
+The harness asks the servers for these figures only before and after a measurement, because to answer costs
+the servers CPU time, too.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from routekeeper.bench.micro.raft.systems import RouteKeeper, System, ZooKeeper
 from routekeeper.bench.micro.raft.timers import SERIES
 from routekeeper.bench.micro.storm.servers import Independent, factory_of
 
-#: Number of pairs of topic and broker for which the servers are set up. No run has as many. The number is
-#: below our default bound ``tablePairsMax``, so the harness leaves this setting unchanged.
+#: Largest number of pairs (topic, broker) that the servers must hold; every run has fewer pairs. Our
+#: nameserver holds more by default (``tablePairsMax``), so its limit does not have to be raised.
 PAIRS_MAX: Final = 100_000
 _CHUNK: Final = 1 << 16
-#: Seconds after which the harness stops asking a busy server for its number of syncs.
+#: Longest time in seconds for which the harness asks a busy server for its number of syncs.
 _ANSWER_S: Final = 30.0
 _JOURNAL_WRITES: Final = re.compile(r"^mqnamesrv_raft_fsync_seconds_count ([0-9.e+]+)$", re.M)
 _SYNCS: Final = re.compile(r"^zk_cnt_fsynctime\t([0-9.]+)$", re.M)
 
 
 class CostsZooKeeper(ZooKeeper):
-    """ZooKeeper with local sessions for clients, which its manual recommends for many clients."""
+    """ZooKeeper servers with local sessions; ZooKeeper's manual recommends such sessions for many clients."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, SERIES["defaults"])
@@ -78,10 +79,10 @@ def written_end(path: Path, beyond: int) -> int:
 
 
 class Disk:
-    """Bytes that servers have written to their files, and the number of their syncs.
+    """The number of bytes that servers have written to their files, and the number of their syncs.
 
-    The bytes are the growth of each file up to its last non-zero byte. A deleted file counts with its last
-    known size. Bytes that overwrite other bytes do not count.
+    A file's bytes are counted up to its last non-zero byte. A deleted file keeps its last known size. Bytes
+    that replace earlier bytes of the file are not counted.
     """
 
     def __init__(self, system: System) -> None:
@@ -89,7 +90,7 @@ class Disk:
         self._ends: list[dict[Path, int]] = [{} for _ in system.clients]
 
     def read(self) -> list[tuple[int, int]] | None:
-        """Return the bytes written and the syncs of each server since its start.
+        """Return two numbers for each server: the bytes that it has written, and its syncs since its start.
 
         Return None if a server does not report its syncs.
         """
@@ -129,7 +130,7 @@ class Disk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The resources that the servers have used up to an instant."""
+    """Totals of the resources that the servers had used at one instant."""
 
     t: float
     cpu_s: list[float]
@@ -139,7 +140,10 @@ class Reading:
 
 
 def kernel_payloads() -> dict[Connection, int] | None:
-    """Return the payload bytes of each connection by the kernel's count; None without iproute2's ``ss``."""
+    """Return the payload bytes of each connection, as the kernel counts them.
+
+    Return None if the program ``ss`` of iproute2 is not installed.
+    """
     if shutil.which("ss") is None:
         return None
     lines = subprocess.run(["ss", "-tinpOH"], capture_output=True, text=True, check=False).stdout
@@ -147,15 +151,15 @@ def kernel_payloads() -> dict[Connection, int] | None:
 
 
 def busy_s() -> float:
-    """Return the busy seconds of all processors together since the machine's start."""
+    """Return the CPU time in s that all processes of the machine have used since the machine was started."""
     times = psutil.cpu_times()
     return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
 
 
 def read_before(system: System, disk: Disk) -> Reading:
-    """Read the resources that the servers have used, at the begin of a measurement.
+    """Read the resources that the servers have used, at the start of a measurement.
 
-    Read CPU time last, so that the CPU cost of the other readings is not a part of the measurement.
+    Read the CPU time last: the other readings cost CPU time, which must not be a part of the measurement.
     """
     written, connections = disk.read(), kernel_payloads()
     return Reading(
@@ -170,7 +174,7 @@ def read_before(system: System, disk: Disk) -> Reading:
 def read_after(system: System, disk: Disk) -> Reading:
     """Read the resources that the servers have used, at the end of a measurement.
 
-    Read CPU time first, so that the CPU cost of the other readings is not a part of the measurement.
+    Read the CPU time first: the other readings cost CPU time, which must not be a part of the measurement.
     """
     t, used, machine = time.monotonic(), [cpu_s(pid) for pid in system.pids], busy_s()
     connections = kernel_payloads()
@@ -196,8 +200,8 @@ def members_bytes(system: System, before: Reading, after: Reading) -> list[int] 
 def memory_bytes(system: System, *, heaps: bool) -> tuple[list[int], list[int]]:
     """Return two lists with one value for each server: its memory, and its resident memory.
 
-    The memory of a server is its resident memory. Exception: if ``heaps`` is true, the memory of a JVM is the
-    size of its heap after a garbage collection.
+    The two values are equal, with one exception: if ``heaps`` is true, the memory of a JVM is the size of its
+    heap after a garbage collection.
     """
     resident = [psutil.Process(pid).memory_info().rss for pid in system.pids]
     if not heaps or not isinstance(system, ZooKeeper) or shutil.which("jcmd") is None:

@@ -1,4 +1,4 @@
-"""Plan of a run of ``mqbench costs``: numbers of brokers, topics and clients, and times.
+"""The plan of a run of ``mqbench costs``: the numbers of brokers, topics and clients, and the durations.
 
 This module does no I/O and reads no clock.
 """
@@ -13,13 +13,13 @@ import msgspec
 from routekeeper.bench.costs.fit import ALONE, HELD_OUT
 from routekeeper.bench.costs.units import Design
 
-#: RocketMQ's registerNameServerPeriod and pollNameServerInterval in s; both have this value. A measurement
-#: without events takes a multiple of this period.
+#: Seconds of RocketMQ's registerNameServerPeriod, and of its pollNameServerInterval. A measurement without
+#: events takes a multiple of this period.
 PERIOD_S: Final = 30.0
-#: Topics of each broker while the cost of brokers is measured. The number must not be 1: a nameserver would
-#: take the registration of a single topic for an incremental one.
+#: Number of topics of each broker while the cost of brokers is measured. One topic would be too few: a
+#: nameserver handles a registration with one topic as a change of this topic, and not as a full registration.
 TOPICS_OF_A_BROKER: Final = 2
-#: Pause in s between a change of the load and the next measurement, in which servers can finish their work.
+#: Pause in s before each measurement. In this time, the servers finish the work that the new load has caused.
 SETTLE_S: Final = 4.0
 #: Time in s to start and stop a design's servers, without the warm-up (:attr:`Plan.warm_s`).
 LIFE_S: Final[dict[Design, float]] = {"independent": 6.0, "raft": 7.0, "zookeeper": 13.0}
@@ -33,7 +33,10 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mixture(msgspec.Struct, frozen=True, kw_only=True):
-    """Brokers, topics, clients and events together, to check predictions; rates are events a second."""
+    """Numbers of brokers, topics and clients, and events per second, that a run measures together.
+
+    The measurement shows how accurate the predictions for such mixtures are.
+    """
 
     brokers: int
     topics: int
@@ -45,10 +48,13 @@ class Mixture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes and measurement times ("windows") of one run. A unit is a broker, a topic or a client.
+    """Sizes and durations of the measurements of one run.
 
-    A series consists of the windows in which one number varies, for example the number of brokers. The
-    servers alone, and each mixture, are a series of one window.
+    - A unit is a broker, a topic or a client.
+    - A window is the time of one measurement.
+    - A series is a group of windows. From window to window only one number changes, for example the number of
+      brokers. The servers alone, and each mixture, are a series of one window.
+    - A life is the time from one start of the servers to their stop.
 
     Attributes:
         period_s: Period of heartbeats and polls.
@@ -56,9 +62,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         rest_s: Length of a window with few units and without events, and of a mixture's window.
         rest_many_s: Length of a window with many units and without events.
         rate_s: Length of a window with events.
-        warm_s: Time of load before the first window of a run, in which a JVM compiles its code.
+        warm_s: Length of the load before the first window. In this time, a JVM compiles its code.
         reads_heaps: True to make a JVM collect garbage after each window, and then read its heap.
-        lives: Names of series, by life. A life is the time from one start of the servers to their stop.
+        lives: Names of the series that are measured in each life.
         base: Brokers, and topics of each broker, while the cost of clients or events is measured.
         topic_brokers: Number of brokers while the number of topics varies.
         brokers, topics, polling, watching: Numbers of units, one for each window. ``topics`` are topics of
@@ -90,7 +96,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement ("window"): the numbers of brokers, topics and clients, and the events in this time."""
+    """One measurement: the numbers of brokers, topics and clients, and the events that happen during it."""
 
     series: str
     seconds: float
@@ -172,7 +178,10 @@ QUICK: Final = Plan(
 
 
 def steps(plan: Plan, life: str) -> list[Step]:
-    """Return the measurements between one start and one stop of the servers (``life``), in order."""
+    """Return the measurements of one life, in order.
+
+    A life is the time from a start of the servers to their stop.
+    """
     return [step for series in plan.lives[life] for step in _steps(plan, series)]
 
 
@@ -180,7 +189,7 @@ def _steps(plan: Plan, series: str) -> list[Step]:
     base = plan.base
 
     def beside(**numbers: float) -> Step:
-        """Return a step with the brokers and topics of ``plan.base`` and with these ``numbers``."""
+        """Return a step with the brokers and topics of ``plan.base``; ``numbers`` replace or add fields."""
         seconds = plan.rest_many_s if series in ("polling", "watching") else plan.rate_s
         return msgspec.convert(
             {"series": series, "seconds": seconds, "brokers": base.brokers, "topics": base.topics} | numbers,

@@ -1,9 +1,10 @@
 """The process that simulates all brokers and clients while costs are measured.
 
-It reads from standard input a :class:`Plan` and then one :class:`Command` per line as JSON, and answers each
-command with one line. It ends when its input ends. Brokers repeat their registrations, clients poll or watch.
-The phases of these requests are spread evenly over the period. So every measurement of whole periods contains
-the same requests.
+The process reads JSON from standard input: a :class:`Plan`, and then one :class:`Command` in each line. It
+answers each command with one line. It ends when its standard input ends.
+
+Brokers repeat their registrations. Clients poll or watch. The requests are spread evenly over the period. So
+every measurement that lasts whole periods contains the same number of requests.
 """
 
 from __future__ import annotations
@@ -47,12 +48,13 @@ from routekeeper.remoting.route import DataVersion
 
 ANSWER_S: Final = 30.0
 CONNECT_S: Final = 10.0
-#: Greatest number of attempts of one registration. :data:`AGAIN_S` is the pause in s after a failed attempt.
+#: Largest number of attempts to register. :data:`AGAIN_S` is the pause in s after a failed attempt.
 REGISTER_TRIES: Final = 5
 AGAIN_S: Final = 1.0
-#: Greatest number of connections that are opened concurrently, and of brokers that register concurrently.
+#: Largest number of connections that are opened at the same time, and of brokers that register at the same
+#: time.
 AT_ONCE: Final = 20
-#: Number of connections for the event "lookup". The polling and watching clients have other connections.
+#: Number of connections that send the lookups of a plan. Polling and watching clients have own connections.
 LOOKUP_LINES: Final = 12
 _CREATED_MS: Final = 1_700_000_000_000
 _GOLDEN: Final = 0.6180339887498949
@@ -66,8 +68,8 @@ class Plan(msgspec.Struct, kw_only=True):
     """The servers to which the simulated brokers and clients send requests.
 
     Attributes:
-        servers: ``host:port`` for brokers and clients.
-        watched: ``host:port`` at which clients watch.
+        servers: Addresses (``host:port``) to which brokers and polling clients connect.
+        watched: Addresses (``host:port``) to which watching clients connect.
         period_s: Period of registrations and polls.
     """
 
@@ -92,7 +94,7 @@ class Command(msgspec.Struct, kw_only=True):
 
 
 class Counts(msgspec.Struct, kw_only=True):
-    """Number of events since :meth:`Players.begin`, and the bytes exchanged with each server since then."""
+    """Numbers of events, and bytes exchanged with each server, since :meth:`Players.begin`."""
 
     registrations: int = 0
     changes: int = 0
@@ -102,7 +104,7 @@ class Counts(msgspec.Struct, kw_only=True):
 
 
 class Counting:
-    """A transport that counts the bytes that it sends."""
+    """A transport that counts the bytes that are sent over it."""
 
     def __init__(self, transport: asyncio.Transport, count: Callable[[int], None]) -> None:
         self._transport = transport
@@ -123,7 +125,7 @@ class Counting:
 
 
 class Line(Client[Any]):
-    """One connection with one server; requests are sent one by one or concurrently."""
+    """A connection to one server. A request may be sent before earlier requests are answered."""
 
     def __init__(self, players: Players, server: int, wire: Any) -> None:
         super().__init__(wire, self._answer, self._end)
@@ -146,7 +148,7 @@ class Line(Client[Any]):
 
     def _answer(self, client: Client[Any], answer: Answer) -> None:
         waiting = self._waiting.pop(answer.tag, None)
-        # No request waits: this message answers a ping, or reports a change of a watched topic.
+        # No request waits for this message: it answers a ping, or it reports a change of a watched topic.
         if waiting is None:
             if answer.error is not None:
                 self._players.fail(f"server {self.server}: {answer.error}")
@@ -163,7 +165,7 @@ class Line(Client[Any]):
         self._waiting.clear()
 
     def asked(self) -> asyncio.Future[Answer]:
-        """Return the future of the answer to the last request that ``wire`` made."""
+        """Return a future that will get the answer to the last request that ``wire`` made."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[self.wire.tag] = future
         return future
@@ -194,7 +196,7 @@ class Line(Client[Any]):
 
 
 class Routes(ABC):
-    """Requests of brokers and clients in one protocol; each subclass has another protocol."""
+    """The requests that brokers and clients send in one protocol; there is a subclass for each protocol."""
 
     def __init__(self, players: Players) -> None:
         self.players = players
@@ -251,8 +253,9 @@ class Remoting(Routes):
             self._tables[broker.topics] = make_topics(names, compressed=False)
         broker.frame = self._frame(broker, self._tables[broker.topics])
         await self._tell(broker, broker.frame)
-        # Register a second time now: our servers decode the first repetition of a registration, and recognise
-        # later repetitions at less cost. The measurement that follows has only later repetitions.
+        # Register a second time before the measurement. Our servers decode the first repetition of a
+        # registration, and recognise later repetitions by their bytes. So all measured repetitions cost the
+        # same.
         await self._tell(broker, broker.frame)
 
     async def _tell(self, broker: Broker, frame: tuple[bytes, ...]) -> None:
@@ -263,7 +266,10 @@ class Remoting(Routes):
             await line.ask(*frame)
 
     async def change(self, broker: Broker, topic: int, queues: int) -> None:
-        """Register one changed topic, as a real broker does; later heartbeats name the new version."""
+        """Register one topic with changed queues, as a real broker does.
+
+        Later heartbeats have the new version.
+        """
         broker.version += 1
         key = topic, queues
         if key not in self._changes:
@@ -287,7 +293,7 @@ class Remoting(Routes):
 
 
 class Jute(Routes):
-    """ZooKeeper's protocol: a broker has one session and its ephemeral nodes, a client has one session."""
+    """ZooKeeper's protocol. A broker has one session with its ephemeral nodes; a client has one session."""
 
     def wire(self) -> Any:
         return Session()
@@ -296,7 +302,7 @@ class Jute(Routes):
         return [key % len(self.players.plan.servers)]
 
     async def register(self, broker: Broker) -> None:
-        """Create the broker's missing nodes: its topics' nodes first, the node with its address last."""
+        """Create the nodes that the broker lacks: first those of its topics, last the node of its address."""
         (line,) = broker.lines
         names = [topic_name(number) for number in range(broker.topics)]
         new = nodes_of(broker.key, names)[broker.made : None if broker.made == 0 else -1]
@@ -359,7 +365,11 @@ class Broker:
 
 
 class TopicWatcher(HttpWatcher):
-    """Blocking queries for one topic's route; a shorter first query makes the clients' phases differ."""
+    """A client that sends blocking queries for one topic's route, one after the other.
+
+    The first query waits for ``first_s``, and each later query for ``period_s``. Each client has another
+    value of ``first_s``, so the clients do not send their queries at the same time.
+    """
 
     def __init__(self, *, topic: str, host: str, period_s: float, first_s: float) -> None:
         super().__init__(key=0, host=host)
@@ -421,7 +431,10 @@ class Players:
         self._polling, self._watching, self._asking = [], [], []
 
     async def bring(self, command: Command) -> None:
-        """Connect or restart brokers and clients, until their numbers are those of the command."""
+        """Connect brokers and clients until their numbers are those of the command.
+
+        If there are too many brokers or topics, disconnect all brokers first.
+        """
         if command.topics < self._topics or command.brokers < len(self._brokers):
             await self._leave_brokers()
         self._topics = command.topics
@@ -512,7 +525,7 @@ class Players:
         self._changed += 1
         broker = self._brokers[turn % len(self._brokers)]
         topic = turn * 7 % self._topics
-        # Alternate between two numbers of queues, so that each registration really changes the topic.
+        # Change the number of queues each time: a registration without a difference would change nothing.
         self._raised ^= {(broker.key, topic)}
         queues = QUEUES + ((broker.key, topic) in self._raised)
         await self._routes.change(broker, topic, queues)
@@ -566,7 +579,7 @@ class Players:
     def _reader(self, line: Line, key: int) -> Callable[[], None]:
         """Return a function that reads a route again.
 
-        Watches that fire at the same time cause only one read.
+        If several watches fire at the same time, the route is read only once.
         """
         reading = False
 
@@ -594,7 +607,7 @@ class Players:
         return line
 
     async def _connect(self, wires: list[tuple[int, Any]], addresses: list[str] | None = None) -> list[Line]:
-        """Connect clients; distribute them over the servers round robin."""
+        """Connect clients, evenly spread over the servers; return their connections."""
         addresses = addresses or self.plan.servers
         lines: list[Line] = []
         for first in range(0, len(wires), AT_ONCE):
@@ -633,7 +646,7 @@ class Players:
             due += period_s
 
     async def _at(self, rate: float, seconds: float, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Call ``act`` ``rate`` times per second, evenly spread; return when all calls have ended."""
+        """Call ``act`` at this rate per second, evenly spread; return when all calls have ended."""
         began = time.monotonic()
         started = []
         for turn in range(round(rate * seconds)):
@@ -661,7 +674,7 @@ class Players:
 
 async def _main(plan: Plan) -> None:
     await Players(plan).serve()
-    os._exit(0)  # exit at once: to close thousands of connections one by one would take long
+    os._exit(0)  # do not close the connections first: to close thousands of them takes long
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The latest published unit costs, which are installed with the program as a file."""
+"""The newest published unit costs, read from a file that is installed with the program."""
 
 from __future__ import annotations
 

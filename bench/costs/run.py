@@ -48,7 +48,7 @@ _NUMBERS: Final = (
 
 
 class Failure(Exception):
-    """Servers, or the process that simulates brokers and clients, failed; complete measurements are kept."""
+    """Servers, or simulated brokers and clients, failed; complete measurements are kept."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,15 +80,18 @@ def load(folder: Path) -> Run:
 
 
 def complete_rows(folder: Path, run: Run) -> list[Row]:
-    """Return the measurements of each life (series with one start of the servers) that is complete."""
+    """Return the measurements of all complete lives.
+
+    A life is the time from a start of the servers to their stop.
+    """
     path = folder / ROWS
     found: dict[tuple[Design, str], list[Row]] = {}
     for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
             row = msgspec.json.decode(line, type=Row)
         except msgspec.MsgspecError:
-            # An interrupt cut this line off. Its life is incomplete, so all rows of this life are omitted
-            # below.
+            # An interrupt has cut this line off, so the life of this row is incomplete. The last statement
+            # omits all rows of this life.
             continue
         found.setdefault((row.design, row.life), []).append(row)
     return [
@@ -118,7 +121,10 @@ def announce(run: Run, *, done: int = 0) -> None:
 
 
 def make_rows(folder: Path, run: Run) -> list[Row]:
-    """Make the missing measurements. If an interrupt ended a life early, measure the whole life again.
+    """Make the measurements that are missing, and return all measurements.
+
+    A life is the time from a start of the servers to their stop. If an interrupt ended a life early, measure
+    the whole life again.
 
     Raises:
         Unhealthy: If servers or simulated brokers and clients failed.
@@ -141,7 +147,7 @@ def make_rows(folder: Path, run: Run) -> list[Row]:
 
 
 def _complete_life(plan: Plan, design: Design, life: str) -> list[Row]:
-    """Measure all series of ``life`` with one start of the servers; start again after a failure.
+    """Start the servers once, and measure all series of ``life``; after a failure, do both again.
 
     A failure may have a harmless cause: on a busy machine, servers may be too slow.
 
@@ -196,7 +202,8 @@ def life_rows(plan: Plan, design: Design, life: str) -> Iterator[Row]:
 class Windows:
     """The measurements between one start and one stop of a design's servers.
 
-    Before each measurement, connect its brokers and clients. Then measure which resources the servers use.
+    For each measurement, this class connects brokers and clients, and then measures the resources that the
+    servers use.
     """
 
     def __init__(self, plan: Plan, design: Design, life: str, system: System, child: Child) -> None:
@@ -223,7 +230,10 @@ class Windows:
         self._do("bring", **numbers)
 
     def warm(self) -> None:
-        """Warm up: cause all kinds of events for some seconds, so that a JVM compiles its code."""
+        """Cause all kinds of events for some seconds before the first measurement.
+
+        In this time, a JVM compiles its code.
+        """
         plan = self._plan
         self._bring(brokers=plan.base.brokers, topics=plan.base.topics, changes=1.0)
         self._do(
@@ -236,7 +246,7 @@ class Windows:
         self._do("clear")
 
     def row(self, step: Step) -> Row:
-        """Connect the brokers and clients of a step, measure the servers' use, and return the result."""
+        """Connect the brokers and clients of a step, and measure the resources that the servers use."""
         if step.series != self._series:
             self._do("clear")
             self._series = step.series

@@ -1,4 +1,4 @@
-"""Units (broker, topic, client, event) and quantities of their costs; structure of the results.
+"""Units of work (broker, topic, client, event), quantities of their costs, and the structure of the results.
 
 This module does no I/O and reads no clock.
 """
@@ -17,13 +17,13 @@ DESIGNS: Final[tuple[Design, ...]] = ("independent", "raft", "zookeeper")
 Quantity = Literal["cpu_s", "network_bytes", "disk_bytes", "syncs", "memory_bytes"]
 QUANTITIES: Final[tuple[Quantity, ...]] = ("cpu_s", "network_bytes", "disk_bytes", "syncs", "memory_bytes")
 STANDING: Final[Quantity] = "memory_bytes"
-"""The only quantity that is an amount at an instant; all other quantities are sums over time."""
+"""The quantity that is measured at one instant. All other quantities are added up over time."""
 
 Unit = Literal["broker", "topic", "polling", "watching", "registration", "change", "newcomer", "lookup"]
 AT_REST: Final[tuple[Unit, ...]] = ("broker", "topic", "polling", "watching")
-"""Units that exist for a time: each has a cost per minute."""
+"""Units that exist for some time. Their costs are per minute."""
 EVENTS: Final[tuple[Unit, ...]] = ("registration", "change", "newcomer", "lookup")
-"""Units that happen at an instant: each has a cost per occurrence."""
+"""Units that happen at one instant. Their costs are per event."""
 UNITS: Final[tuple[Unit, ...]] = (*AT_REST, *EVENTS)
 
 WORDS: Final[dict[Unit, str]] = {
@@ -48,7 +48,9 @@ QUANTITY_WORDS: Final[dict[Quantity, tuple[str, float, str]]] = {
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement ("window"): numbers of brokers, topics, clients; resources that each server used.
+    """One measurement: numbers of brokers, topics and clients, and the resources that each server used.
+
+    The window is the time of the measurement.
 
     Attributes:
         series: The unit whose number varies; other series are ``alone`` (servers without brokers and clients)
@@ -58,8 +60,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         registrations, changes, newcomers, lookups: Numbers of events in the window.
         topics: Number of different topics; changes and clients are spread evenly over the topics.
         cpu_s: CPU time that each server's process used in the window.
-        members_bytes: Bytes that each server exchanged with the other servers, by the kernel's count; None if
-            they were not counted.
+        members_bytes: Bytes that each server exchanged with the other servers, as the kernel counts them;
+            None if they were not counted.
         clients_bytes: Bytes between each server and the generator, which simulates brokers and clients.
         disk_bytes, syncs: Bytes that each server wrote to its files in the window, and its syncs; None if
             they were not counted.
@@ -133,16 +135,15 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Slope(msgspec.Struct, frozen=True, kw_only=True):
-    """A straight line through the measured use at several numbers of units, by least squares.
+    """A straight line, fitted by least squares to the use that was measured with several numbers of units.
 
     Attributes:
         sizes, uses: Numbers of units, and the measured use at each number.
         slope: Cost of one broker, topic or client for a minute, cost of one event, or the memory of one unit.
             The cost of a broker does not include its topics.
         residuals: Measured use minus the line's value, for each point.
-        told: True if the slope is significant: the line rises by more than twice the largest residual, from
-            the smallest to the largest number of units. If the slope is not significant, the cost counts as
-            0.
+        told: True if the slope is significant: from the smallest to the largest number of units, the line
+            rises by more than twice the largest residual.
     """
 
     sizes: list[float]
@@ -154,14 +155,14 @@ class Slope(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cost(self) -> float:
-        """Return the cost to calculate with: the slope, or 0 if the slope is not significant."""
+        """Return the slope if it is significant; otherwise return 0."""
         return self.slope if self.told else 0.0
 
 
 class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
     """Predicted and measured use of brokers, topics and clients together.
 
-    The costs from which the use is predicted were computed without this measurement.
+    The prediction does not use this measurement.
     """
 
     predicted: float
@@ -182,9 +183,9 @@ class DesignCosts(msgspec.Struct, frozen=True, kw_only=True):
     """Costs of one design with three servers.
 
     Attributes:
-        alone: Use of the servers without brokers and clients: per minute, or the memory.
-        resident_alone_bytes: Resident memory of these servers; for a JVM it is larger than the heap in
-            ``alone``.
+        alone: Use of the servers without brokers and clients, by quantity: the use per minute, or the memory.
+        resident_alone_bytes: Resident memory of the servers without brokers and clients. The resident memory
+            of a JVM is larger than its heap, which ``alone`` contains.
         slopes: Slopes by unit and quantity.
         held_out: Predicted and measured use by quantity, one dict for each mixture (all units together).
         others_cores_max: Largest number of cores that other programs used during a measurement.

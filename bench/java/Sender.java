@@ -30,12 +30,13 @@ import org.apache.rocketmq.remoting.protocol.route.QueueData;
 import org.apache.rocketmq.remoting.protocol.route.TopicRouteData;
 
 /**
- * RocketMQ's own Java client under the comparison's open-loop load: producers with and without retries, route look-ups without a cache.
+ * Runs RocketMQ's own Java client under the comparison's open-loop load. It sends messages with and without retries, and looks up routes
+ * without a cache.
  *
  * Argument: a properties file, which bench/java_client.py writes and describes. The program prints "client ready" when it can send to the
  * topics. Then it waits for the file "schedule", which has one operation "OP NUMBER DUE_NS TOPIC" in each line. It does these operations
- * until the file "end" names the end of the load. Instants are those of System.nanoTime(), which is CLOCK_MONOTONIC on Linux. The program
- * writes one JSON object in a line of the file "output" for each operation and each changed route. It judges no outcome.
+ * until the file "end" names the end of the load. Instants are those of System.nanoTime(), which is CLOCK_MONOTONIC on Linux. For each
+ * operation and each changed route, the program writes one line with a JSON object to the file "output". It does not judge outcomes.
  */
 @SuppressWarnings("deprecation") // only internal methods of the client show its route table
 public final class Sender {
@@ -377,7 +378,7 @@ public final class Sender {
         int tries;
     }
 
-    /** Notes the nameserver of each route query, for the thread that sends the query. */
+    /** For the thread that sends a route query, notes the nameserver to which the query goes. */
     private static final class Listening implements RPCHook {
         private final ThreadLocal<Asked> asked;
 
@@ -397,7 +398,7 @@ public final class Sender {
         }
     }
 
-    /** Notes each try of a send, and the broker to which the try goes. */
+    /** For the thread that sends a message, notes each try and the broker to which the try goes. */
     private static final class Trying implements SendMessageHook {
         private final ThreadLocal<Asked> asked;
 

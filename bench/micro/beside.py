@@ -1,11 +1,11 @@
-"""CPU time of one route query (request 105): this tree's nameserver compared with another tree's.
+"""Compares the CPU time of a route query (request 105) in this tree's nameserver and in another tree's.
 
     python -m routekeeper.bench.micro.beside TREE [--mode raft] [--pairs 24] [--turns 60]
 
-TREE is a checkout of another commit; with this tree's own path, the result shows the noise. Each nameserver
-runs in a process of its own. The benchmark queries the two nameservers in turn, some ms each, so that
-other work of the machine disturbs both alike. It uses 16 connections, with 1 and 16 requests in flight on
-each.
+TREE is a checkout of another commit. If TREE is this tree's own path, the result shows the noise of the
+method. Each nameserver runs in a process of its own. The benchmark queries the two nameservers in turn, some
+ms each, so that other work of the machine disturbs both alike. It uses 16 connections, with 1 and 16 requests
+in flight on each.
 
 The result of one turn is the CPU time of the server's main thread for one request, by the kernel's clock. For
 each pair of processes, the benchmark divides the median of the other tree by the median of this tree. The
@@ -46,10 +46,10 @@ from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import Frame, split_frame
 from routekeeper.remoting.transport.blocking import BlockingClient
 
-#: Number of times that one turn sends requests over all connections, by requests in flight on each
-#: connection; a turn takes some ms of CPU.
+#: Number of times that one turn sends requests over all connections, by the number of requests in flight on
+#: each connection. A turn, the unit of measurement, takes some ms of CPU time.
 ROUNDS: Final = {1: 16, 16: 3}
-#: First opaque (request number). All opaques have nine digits, like those of a long-running client.
+#: First request number ("opaque"). All request numbers have nine digits, like those of a long-running client.
 FIRST_OPAQUE: Final = 100_000_000
 _LENGTH_SIZE: Final = 4
 
@@ -72,7 +72,7 @@ class Asked:
             connection.close()
 
     def turn(self, requests: list[bytes], depth: int, order: random.Random) -> float:
-        """Send randomly chosen requests; return the server's CPU time per request in µs."""
+        """Send some of these requests, chosen at random; return the server's CPU time per request in µs."""
         return self.turn_of(order.choices(requests, k=ROUNDS[depth] * CONNECTIONS * depth), depth)
 
     def turn_of(self, requests: list[bytes], depth: int) -> float:
@@ -115,7 +115,7 @@ def _read(connection: socket.socket, answers: int) -> Frame:
 
 
 def route_requests(workload: Workload, seed: int) -> list[bytes]:
-    """Return route queries whose opaques (request numbers) are as long as those of a long-running client."""
+    """Return route queries; their request numbers have as many digits as those of a long-running client."""
     topics = random.Random(seed).choices(workload.topics, k=256)
     return [
         RemotingCommand(
@@ -162,7 +162,7 @@ def compare(other: Path, *, mode: str, pairs: int, turns: int) -> None:
                     for turn in range(-4, turns):
                         for side in (0, 1) if turn % 2 else (1, 0):
                             figure = (this, that)[side].turn(requests, depth, order)
-                            if turn >= 0:  # the turns before 0 only fill caches
+                            if turn >= 0:  # turns below 0 only fill caches
                                 figures[side].append(figure)
                     medians = statistics.median(figures[0]), statistics.median(figures[1])
                     took.setdefault((name, workload.name, depth), []).append(medians)

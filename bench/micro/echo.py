@@ -1,4 +1,4 @@
-"""An echo server: it does the least work that a Python server on this event loop must do for a frame.
+"""An echo server, which does the least work that a Python server on this event loop must do for a frame.
 
 The server finds the end of each frame and sends the frame back. With ``--answer FILE`` it sends the content
 of a file instead, such as a recorded route answer. The server does not parse headers or search routes.

@@ -1,15 +1,15 @@
-"""Cost of TLS at a nameserver: CPU time of route queries, and delays of other clients during handshakes.
+"""Measures the cost of TLS at a nameserver: CPU time of queries, and delays of clients during handshakes.
 
     python -m routekeeper.bench.micro.handshakes [--turns 60] [--seconds 10] [--storm 64]
 
-The first part sends route queries (request 105) over 16 connections, with 1 and 16 in flight on each. It
-alternates between three cases: TLS off; TLS mode ``permissive`` with a plain client; the same mode with TLS
-1.3. It prints the CPU time of the server's main thread for one request: the median and the quartiles of all
-turns (a turn is some ms of queries), and the ratio to TLS off.
+The first part sends route queries (request 105) over 16 connections, with 1 and 16 queries in flight on each.
+It alternates between three cases: TLS off; TLS mode ``permissive`` with a plain client; the same mode with
+TLS 1.3. It prints the CPU time of the server's main thread for one request: the median and the quartiles of
+all turns (a turn is some ms of queries), and the ratio to TLS off.
 
-The second part makes many handshakes at a time ("storm"): a given number of clients, as fast as they can.
-Each client connects, sends a hello, reads the server's answer and disconnects; it computes no keys itself. In
-a second storm, the clients leave their handshakes unfinished and open.
+The second part makes many handshakes at a time ("storm"): a given number of clients make handshakes as fast
+as they can. Each client connects, sends a hello, reads the server's answer and disconnects; it computes no
+keys itself. In a second storm, the clients leave their handshakes unfinished and open.
 
 Meanwhile two other clients ("bystanders") ask for a route twenty times a second: one over a plain connection,
 one over TLS. The benchmark prints the times that they wait for answers, first without a storm. The
@@ -39,7 +39,7 @@ from routekeeper.bench.micro.beside import Asked, route_requests
 from routekeeper.bench.micro.route_query import CONNECTIONS, DEPTHS, WORKLOADS, Stack, Target, register
 from routekeeper.remoting.transport.blocking import BlockingClient
 
-#: Number of requests per second by each client that measures waiting times.
+#: Number of requests per second that each bystander sends; a bystander measures waiting times.
 _ASKS_PER_S: Final = 20
 _LENGTH_SIZE: Final = 4
 
@@ -69,7 +69,7 @@ def start(stack: Stack, folder: Path, name: str, *flags: str) -> Target:
 
 
 class Secured(Asked):
-    """One server that the benchmark queries over TLS connections."""
+    """A server that the benchmark queries over TLS connections, and the CPU time that it uses."""
 
     def __init__(self, target: Target, context: ssl.SSLContext) -> None:
         super().__init__(target)
@@ -100,7 +100,7 @@ def route_queries(asked: dict[str, Asked], *, turns: int) -> Iterator[str]:
 
 
 class Bystander:
-    """A client that asks for a route again and again, to measure the delay while others make handshakes."""
+    """A client that measures how long a route query takes while other clients make handshakes."""
 
     def __init__(self, target: Target, context: ssl.SSLContext | None) -> None:
         host, _, port = target.addr.rpartition(":")

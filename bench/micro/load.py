@@ -1,9 +1,9 @@
-"""Closed-loop load in a process of its own: a fixed number of requests in flight on each connection.
+"""A process that makes a closed-loop load, with a fixed number of requests in flight on each connection.
 
 The process reads one JSON object from standard input (see :class:`Plan`), and writes one JSON object with the
 measured values to standard output. In the first half of the warm-up it decodes every answer and compares the
 answer with its request; afterwards it only counts the answers. It reads the server's CPU time from the kernel
-at the begin and at the end of the measured time.
+at the start and at the end of the measured time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from routekeeper.remoting.header import Header, encode_header
 from routekeeper.remoting.route import decode_route
 
 _LENGTH: Final = struct.Struct(">I")
-#: First opaque (request number). All opaques have nine digits, like those of a long-running client.
+#: First request number ("opaque"). All request numbers have nine digits, like those of a long-running client.
 _FIRST_OPAQUE: Final = 100_000_000
 _ORDER: Final = 1 << 16
 _QUOTED_VERSION: Final = 479
@@ -79,7 +79,7 @@ class Template(msgspec.Struct):
 
 
 def template(topic: str, *, version: int, codec: HeaderCodec) -> Template:
-    """Return the request as a Java or Go client of the release ``version`` encodes it."""
+    """Return a route query as a Java or Go client of the release ``version`` encodes it."""
     language = LanguageCode.JAVA if version == _QUOTED_VERSION else LanguageCode.GO
     header = Header(
         RequestCode.GET_ROUTEINFO_BY_TOPIC, language.name, version, _FIRST_OPAQUE, 0, None, {"topic": topic}
@@ -92,7 +92,10 @@ def template(topic: str, *, version: int, codec: HeaderCodec) -> Template:
 
 
 def templates(plan: Plan) -> list[list[Template]]:
-    """Return one list of randomly chosen requests for each dialect; the load sends a list again and again."""
+    """Return one list of requests, in random order, for each dialect.
+
+    A connection sends its list again and again.
+    """
     chooser = random.Random(plan.seed)
     kinds = [(_QUOTED_VERSION, HeaderCodec.JSON)]
     if plan.mixed:
@@ -166,7 +169,7 @@ class Load(asyncio.Protocol):
 
 
 class Run:
-    """State shared by the connections of one run."""
+    """The state that all connections of one run share."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan

@@ -1,14 +1,14 @@
-"""CPU time of broker and client for one message: sends, batches, a lingering producer, pulls, a consumer.
+"""Measures the CPU time that broker and client need for one message, with several ways to send and to read.
 
     python -m routekeeper.bench.micro.messages [--count 20000] [--size 1024] [--in-flight 64] [--rounds 3]
         [CASE ...]
     python -m routekeeper.bench.micro.messages --served NAMESRV BROKER PID [CASE ...]
 
 The benchmark starts a nameserver and a broker on loopback; this process is the client (asyncio, uvloop). It
-measures CPU time, user and system, by the kernel's clock of each process, because other programs disturb CPU
-time less than wall time. It prints the smallest and the largest value of the rounds. At the end it kills the
-broker, and measures the time in which this process recovers the messages from the broker's log alone.
-``--served`` names servers that already run, such as Apache's.
+measures user and system CPU time by the kernel's clock of each process, because other programs disturb CPU
+time less than wall time. For each case it prints the smallest and the largest value of all rounds. At the end
+it kills the broker, and measures the time in which this process recovers the messages from the broker's log
+alone. ``--served`` names servers that already run, such as Apache's.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def cpu_s(pid: int) -> float:
 
 
 async def measure(work: Callable[[], Awaitable[int]], broker: int) -> Cost:
-    """Run ``work``, which returns the number of messages that it has handled; return the cost.
+    """Run ``work`` and return its cost; ``work`` returns the number of messages that it has handled.
 
     Args:
         broker: Pid of the broker.
@@ -207,7 +207,7 @@ async def run(arguments: argparse.Namespace, namesrv: str, broker_addr: str, bro
 
 
 def recover(store: Path, rounds: int) -> None:
-    """Measure the recovery of a broker that reads and indexes the whole log; print a line for each round."""
+    """Measure how long a broker takes to read and index its whole log; print a line for each round."""
     name = name_of_store(DISK, store, asked=None, host=socket.gethostname())
     for _ in range(rounds):
         (store / "checkpoint").unlink(missing_ok=True)

@@ -1,13 +1,13 @@
-"""Memory and CPU time of the playground, and the age of the state that it shows, at rest and after faults.
+"""Measures the playground's memory and CPU time, and the age of the state that it shows.
 
     python -m routekeeper.bench.micro.playground [--designs ...] [--divisor 10] [--rest 20] [--after 10]
 
-It starts ``mqbench play`` and reads its stream of events as a web page does. It prints one line at rest and
-one line after each fault, with three figures:
+The benchmark starts ``mqbench play`` and reads its stream of events as a web page does. It prints one line
+without a fault and one line after each fault. Each line has three figures:
 
-- the memory of all its processes (own pages, and their share of common pages);
-- the number of cores in use;
-- the age of the shown state at each tick, which is the age of the oldest reading of a server that answers.
+- the memory of all processes: their own pages, and their part of shared pages;
+- the number of processor cores in use;
+- the age of the shown state at each tick: the age of the oldest reading of all servers that answer.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
-"""CPU time of decoding a registration (request 103): this tree compared with another tree.
+"""Measures the CPU time for decoding a registration (request 103), and compares this tree with another.
 
     python -m routekeeper.bench.micro.registration [--against TREE] [--pairs 40] [--processes 4]
 
-The benchmark times ``decode_registration`` on the arguments and the body of a request whose frame was just
-read, so that all its strings are new objects. Without ``--against`` it prints the CPU time of one
+The benchmark times ``decode_registration``. As in a nameserver, the benchmark first reads each request from a
+frame, so that all its strings are new objects. Without ``--against`` the benchmark prints the CPU time of one
 registration in microseconds.
 
 With ``--against`` (a checkout of another commit), each tree has a process of its own. The two processes work
 in turn, and the smaller time of two batches counts. Each pair of measurements yields one ratio: the other
-tree's time divided by this tree's time. A ratio is used because other programs slow both trees alike. The
-benchmark prints the median of all ratios and its 95 % confidence interval (order statistics). It replaces the
-processes from time to time, because the memory addresses of a process change its speed by some percent.
+tree's time divided by this tree's time. Other programs slow both trees alike, so they hardly change this
+ratio. The benchmark prints the median of all ratios and its 95 % confidence interval (order statistics). It
+replaces the processes from time to time, because the memory addresses of a process change its speed by some
+percent.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from typing import Any, Final, Self
 
 from routekeeper.bench import interpreter
 
-#: Maps the name of a case to the number of topics, True if the body is compressed, and the number of
-#: registrations in one batch (some ms of CPU).
+#: Maps the name of a case to three values: the number of topics, whether the body is compressed, and the
+#: number of registrations in one batch (some ms of CPU time).
 CASES: Final = {
     f"{topics:,} topic{'s' * (topics > 1)}{', compressed' * compressed}": (topics, compressed, count)
     for topics, count in ((1, 1000), (10, 400), (100, 100), (1000, 15))
@@ -77,7 +78,7 @@ def frames(topics: int, *, compressed: bool) -> list[bytes]:
 
 
 def work() -> None:
-    """Run the process of one tree. Read names of cases from stdin; print the CPU time of each case in µs."""
+    """Run the process of one tree: read names of cases from stdin, print the CPU time of each in µs."""
     import gc
 
     tree = Path(sys.argv[3])

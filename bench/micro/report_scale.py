@@ -1,10 +1,10 @@
-"""Time that the benchmark's report takes, by the number of rows.
+"""Measures how long ``mqbench report`` takes for a given number of rows.
 
     python -m routekeeper.bench.micro.report_scale [--rows 5000000] [--out out/scale] [--keep]
 
-It writes run folders with a given number of rows of invented operations, changes and routes. Then it makes
-their report as ``mqbench report`` does. There are always six rounds of three designs, with five scenarios of
-one minute each, so more rows only mean more load.
+The benchmark writes run folders with this number of rows: invented operations, changes and routes. Then it
+makes their report as ``mqbench report`` does. The number of runs is always the same: six rounds of three
+designs, with five scenarios of one minute each. So more rows only mean more operations in each run.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ SECOND: Final = 10**9
 MEASURED_S: Final = 60
 FAULT_S: Final = (20, 40)
 OUTAGE_S: Final = {"independent": 0.4, "raft": 0.8, "zookeeper": 1.6}
-#: Number of route changes per hundred rows. Each change causes two rows of the kind ``truth`` and one row of
-#: the kind ``views`` for each observer.
+#: Number of route changes per hundred rows. Each change makes two rows of the kind ``truth``, and for each
+#: observer one row of the kind ``views``.
 CHANGES_PERCENT: Final = 1
 OBSERVERS: Final = (
     ("nameserver", 0),
@@ -226,7 +226,10 @@ _CLEARED: Final = re.compile(r"\b([0-9]+)M->[0-9]+M\(([0-9]+)M\)")
 
 
 def heap_of(log: str) -> tuple[int, int]:
-    """Return two figures in MiB from a JVM's log: largest use before a collection, largest heap size."""
+    """Return two figures in MiB from a JVM's log.
+
+    They are the largest heap use before a garbage collection, and the largest heap size.
+    """
     found = [(int(before), int(size)) for before, size in _CLEARED.findall(log)]
     return max((before for before, _ in found), default=0), max((size for _, size in found), default=0)
 
@@ -250,7 +253,7 @@ def make_report(runs: Path, out: Path) -> Cost:
                         cpu_s = max(cpu_s, times.user + times.system)
                         most = max(most, process.memory_info().rss)
                 except psutil.Error:
-                    continue  # the process has just ended
+                    continue  # the process ended before its file was read
             time.sleep(0.2)
         seconds = time.monotonic() - begun
         if child.returncode:

@@ -1,11 +1,11 @@
-"""Route queries per second, and per second of server CPU: our nameserver, an echo server, and Apache's.
+"""Measures route queries per second, and per second of server CPU time, for several servers.
 
     python -m routekeeper.bench.micro.route_query [--rounds 3] [--seconds 3] [--apache-jars DIR] [--json FILE]
 
-All servers run at the same time, but only one of them gets requests at a time. Each round queries all servers
-one after the other, in random order. The load is a closed loop over 16 connections, with 1 and 16 requests in
-flight on each. Metrics are on. In raft mode, the benchmark queries the leader of three members and a
-follower. There are two workloads:
+The servers are our nameserver, Apache's nameserver and echo servers. All run at the same time, but only one
+of them gets requests at a time. Each round queries all servers one after the other, in random order. The load
+is a closed loop over 16 connections, with 1 and 16 requests in flight on each. Metrics are on. In raft mode,
+the benchmark queries the leader of three members and a follower. There are two workloads:
 
 - 100 topics, each on 10 brokers;
 - 1,000 topics on 10 brokers, queried at random in three dialects, each on a third of the connections: quoted
@@ -234,7 +234,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def register(client: BlockingClient, addrs: list[str], *, unlike: bool) -> None:
-    """Register all brokers with all topics, as brokers of 5.3.3 do, over the client's connections.
+    """Register all brokers with all topics over the client's connections, as brokers of RocketMQ 5.3.3 do.
 
     Args:
         unlike: True to give each topic different numbers of queues, so that all routes have different bytes.
@@ -391,7 +391,7 @@ def main() -> None:
         for number in range(arguments.rounds):
             for workload, depth in cases:
                 for target in order.sample(targets, len(targets)):
-                    # Warm up longer before the first measurement of a server: a JVM needs this time to
+                    # Warm up longer before a server's first measurement, because a JVM needs this time to
                     # compile its code.
                     warm_s = 0.4 if number else 12.0 if target.name.startswith("Apache") else 1.0
                     figures = load(

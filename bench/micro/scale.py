@@ -1,18 +1,18 @@
-"""Cost of changes and snapshots of a large route table, and their effect on a raft group.
+"""Measures the cost of changes and snapshots of a large route table, and their effect on a raft group.
 
     python -m routekeeper.bench.micro.scale [--topics 100000] [--brokers 10] [--unlike] [--json FILE]
     python -m routekeeper.bench.micro.scale --group [--durability fsync]
 
-The first form works in this process, without sockets. It measures:
+The first command works in one process, without sockets. It measures:
 
 - the CPU time of each step of a registration, of an eviction, and of a snapshot;
 - the longest pause of an event loop while a thread encodes or prepares a snapshot;
-- the longest CPU time for which that thread blocks the loop.
+- the longest CPU time for which that thread blocks the event loop.
 
-The second form starts three members as users do, and registers every broker with all topics. Then it does
-three things: it stores a snapshot on the leader, restarts a member, and restarts a member without data.
-All the time it sends route queries for random topics to all members at planned times; a response time counts
-from the planned time. README.md in this folder has the figures.
+The second command starts three members as users do, and registers every broker with all topics. Then it
+stores a snapshot on the leader, restarts a member, and restarts a member without data. During all this it
+sends route queries for random topics to all members at planned times. A response time counts from the planned
+time. README.md in this folder has the figures.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ QUERY_EVERY_S: Final = 0.01
 STEP_S: Final = 60.0
 #: Time in s for which a thread repeats its work while the delays of the event loop are measured.
 PAUSES_S: Final = 2.0
-#: Number of times that the longest blocking of the event loop is measured; the largest value counts.
+#: Number of measurements of the longest time for which a thread blocks the event loop; the largest value
+#: counts.
 HOLD_TIMES: Final = 3
 _Result = TypeVar("_Result")
 
@@ -123,7 +124,7 @@ class Steps:
 
 
 def register(steps: Steps, table: RouteTable, request: Request, step: str) -> None:
-    """Do all steps of a registration in a raft group, and note the time of each step.
+    """Execute all steps of a registration in a raft group, and note the time of each step.
 
     The decoding of the command is one of the steps, because every follower decodes the command that it
     receives.
@@ -153,7 +154,7 @@ def evict(steps: Steps, table: RouteTable, broker: int, step: str) -> None:
 
 
 async def longest_pause_ms(work: Callable[[], object], table: RouteTable, topics: int) -> tuple[float, float]:
-    """Return the longest and the p99 delay of the event loop in ms, while another thread runs ``work``."""
+    """Return the longest and the p99 delay of the event loop in ms; meanwhile a thread runs ``work``."""
     loop = asyncio.get_running_loop()
     late: list[float] = []
 
@@ -178,7 +179,7 @@ async def longest_pause_ms(work: Callable[[], object], table: RouteTable, topics
 def longest_hold_ms(work: Callable[[], object]) -> float:
     """Return the longest CPU time in ms for which a thread kept the interpreter before another thread ran.
 
-    The time in which one of the two threads waits for a processor does not count.
+    Only CPU time counts, so the time for which a thread waits for a free processor does not matter.
     """
     longest = 0.0
     for _ in range(HOLD_TIMES):
@@ -186,7 +187,7 @@ def longest_hold_ms(work: Callable[[], object]) -> float:
         thread.start()
         assert thread.ident is not None
         before = 0.0
-        with contextlib.suppress(OSError):  # the thread may end before this thread has read its clock
+        with contextlib.suppress(OSError):  # the thread may end first; then its clock cannot be read
             clock = time.pthread_getcpuclockid(thread.ident)
             while thread.is_alive():
                 time.sleep(TURN_S / 2)
@@ -214,8 +215,8 @@ def in_process(arguments: argparse.Namespace) -> dict[str, Any]:
     target = RouteTable()
     steps.time("restore: install", lambda: target.adopt(again))
     steps.time("garbage collection, full", gc.collect)
-    # Set the switch interval that the nameserver sets for work on snapshots: the time after which a thread
-    # lets other threads run.
+    # Set the switch interval (the time after which a thread lets other threads run) that the nameserver also
+    # sets while it works on snapshots.
     sys.setswitchinterval(TURN_S)
     pauses = {
         name: uvloop.run(longest_pause_ms(work, table, topics))
@@ -383,7 +384,7 @@ def in_group(arguments: argparse.Namespace) -> dict[str, Any]:
             )
             command = RemotingCommand.request(request.code, request.ext_fields, request.body)
             deadline = time.monotonic() + STEP_S
-            while True:  # as a broker does, repeat a registration that was refused
+            while True:  # repeat a refused registration, as a broker does
                 answer = client.invoke(group.clients[broker % MEMBERS], command, timeout_s=STEP_S)
                 if answer.code == 0:
                     return

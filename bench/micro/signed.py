@@ -1,10 +1,10 @@
-"""CPU time of the nameserver for route queries (request 105): signed under ``--acl all``, and plain.
+"""Measures the nameserver's CPU time for route queries: signed queries under ``--acl all``, and plain ones.
 
     python -m routekeeper.bench.micro.signed [--pairs 12] [--turns 60]
 
-One process runs without accounts and one with ``--acl all``. The benchmark queries the two processes in turn,
-so that other work of the machine disturbs both alike. It uses 16 connections, with 1 and 16 requests in
-flight on each. There are two kinds of requests, which are all made before the clock starts:
+One nameserver runs without accounts, and one runs with ``--acl all``. The benchmark queries the two processes
+in turn, so that other work of the machine disturbs both alike. It uses 16 connections, with 1 and 16 requests
+in flight on each. All requests are made before the clock starts. There are two kinds of requests:
 
 - repeated requests: a client asks for its topics again and again with the same bytes;
 - new requests: each has an argument that no other request has. Both servers have to parse the argument, and
@@ -48,7 +48,8 @@ ACCOUNTS: Final = """accounts:
   secretKey: "12345678"
   admin: true
 """
-#: Number of turns that only fill caches, before the measured turns. A turn is some ms of queries.
+#: Number of turns before the measured turns; they only fill caches. A turn, the unit of measurement, is some
+#: ms of queries.
 _WARM: Final = 4
 
 

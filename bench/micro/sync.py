@@ -1,9 +1,9 @@
-"""Time of one sync (fdatasync), by the content that the file had before.
+"""Measures the time of one sync (fdatasync) for files with different content before the write.
 
     python -m routekeeper.bench.micro.sync [--folder DIR] [--rounds 8] [--blocks 1000]
 
-It appends blocks to a file and syncs each block, like the journal of a raft group. There are four kinds of
-files:
+The benchmark writes blocks to a file and syncs each block, like the journal of a raft group. There are four
+kinds of files:
 
 - a growing file;
 - a file with allocated blocks;
@@ -26,7 +26,7 @@ from typing import Final
 from routekeeper.bench import interpreter
 
 KINDS: Final = ("grows", "allocated", "zeros", "used before")
-BLOCK: Final = 2048  # in bytes: a registration of ten topics has about this size
+BLOCK: Final = 2048  # in bytes: about the size of a registration of ten topics
 
 
 def prepared(path: Path, kind: str, size: int) -> int:

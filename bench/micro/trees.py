@@ -9,11 +9,11 @@ THIS: Final = Path(__file__).resolve().parents[2]
 
 
 def nameserver_of(tree: Path) -> str:
-    """Return the module that ``-m`` runs as a tree's nameserver; in older trees its name is ``nameserver``.
+    """Return the name of a tree's nameserver module, for ``python -m``; in older trees it is ``nameserver``.
 
-    Decide by the tree's files, not by an import. If the other tree's ``routekeeper`` has no nameserver, an
-    import could find this tree's nameserver by an editable install. Then the benchmark would compare this
-    tree with itself.
+    Look at the tree's files; do not import the module. An import could find the nameserver of this tree, if
+    this tree is installed as editable and the other tree has no such module. Then the benchmark would compare
+    this tree with itself.
     """
     text = (tree / "nameserver" / "__main__.py").read_text()
     return "routekeeper.nameserver" if "from routekeeper." in text else "nameserver"

@@ -1,4 +1,4 @@
-"""CPU time of a registration's path through a member, step by step and as a whole, without sockets.
+"""Measures the time that a raft member needs for a registration: for each step, and in total.
 
     python -m routekeeper.bench.micro.write_path [--topics 10] [--brokers 32] [--rounds 100] [--cold]
 
@@ -6,17 +6,18 @@ Brokers register with one changed topic, as in ``routekeeper.bench.micro.raft``.
 each step separately. Then it starts a raft group of one member with ``--durability memory`` in this process.
 It passes to this member the bytes that connections would receive:
 
-- from one broker after the other; three steps are timed: before the raft mode's code, in it, and after it;
+- from one broker after the other, to time three steps: before, in and after the code of the raft mode;
 - from all brokers at the same time, as whole writes;
 - from one broker alone, as whole writes.
 
-The time of a step is wall time. The time of a whole write is CPU time of the thread, from the receipt of the
-bytes to the last answer, divided by the number of writes. The benchmark prints the 20th percentile and the
-median of the time for one write, in µs. The 20th percentile is useful because other programs can only
-lengthen a step.
+The member has no sockets. The time of a step is wall time. The time of a whole write is the thread's CPU time
+from the receipt of the bytes to the last answer, divided by the number of writes. The benchmark prints the
+20th percentile and the median of the time for one write, in µs. Other programs can only lengthen a step, so
+the 20th percentile shows the step with few disturbances.
 
-With ``--cold`` it empties the processor's caches before each step. A member that seldom writes, on a machine
-with other processes, finds little of its code in the caches. Such figures show how much code a step uses.
+With ``--cold`` it empties the processor's caches before each step. If a member writes seldom and its machine
+runs other processes, little of its code is in the caches. The figures with ``--cold`` show how much code a
+step uses.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ _STARTED_MS: Final = 1_700_000_000_000
 _LEADS_S: Final = 10.0
 _LOOK_S: Final = 0.01
 _LENGTH_SIZE: Final = 4
-#: Size in bytes of the data with which a benchmark fills the caches: more than the caches of one core have.
-#: Caches that several cores share may be larger.
+#: Size in bytes of the data with which a benchmark fills the caches. It is larger than the caches of one
+#: core; caches that several cores share may be larger.
 _CACHES_SIZE: Final = 8 * 1024 * 1024
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -116,7 +117,7 @@ def steps_alone(wires: Sequence[RemotingWire], rounds: int, *, cold: bool) -> No
 
     for number in range(rounds + 1):
         if number == 1:
-            steps.took.clear()  # do not count the first round: its registrations are those of new brokers
+            steps.took.clear()  # omit the first round, in which the brokers are new
         for sequence, wire in enumerate(wires):
             request = steps.time("frame to command", decode, wire.write(number) if number else wire.prepare())
             decoded = steps.time("decode arguments and body", decode_registration, request)
@@ -253,7 +254,7 @@ class Group:
     async def steps(self, mode: Clocked, steps: Steps, count: int) -> None:
         """Pass a frame to one connection after the other.
 
-        Add three times in µs to ``steps``: the time before the raft mode's code, in it, and after it.
+        Add three times in µs to ``steps``: the times before, in and after the code of the raft mode.
         """
         mode.steps = steps
         for number in range(1, 1 + count):

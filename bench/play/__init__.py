@@ -1,20 +1,20 @@
-"""The playground: three designs side by side, shown live, for a person who causes faults and watches.
+"""The playground: a person causes faults in three designs, and watches all three side by side.
 
-This package is the program; its page is in ``web/``. An order is a command from a page, such as a fault. The
-picture is the state of all designs, as a page shows it.
+This package is the program; its page is in ``web/``. In the code, an order is a command from the page, such
+as a command to cause a fault. A picture is the state of all designs that the page shows.
 
     model.py      all messages of the HTTP protocol between the program and its page
-    picture.py    the picture, the effect of a change on it, and the log of changes
-    judging.py    judgement of answers, such as right, stale or wrong
-    orders.py     check of an order, its target, and the links that it cuts
-    scene.py      the picture of one design, made from readings, answers and states of processes
+    picture.py    the state that the page shows, the effect of a change on this state, and the log of changes
+    judging.py    judges whether an answer is right, stale or wrong
+    orders.py     the check of a command, its target, and the links that it cuts
+    scene.py      the shown state of one design, made from readings, answers and states of processes
     heard.py      settings of the clients' process, and the lines that it reads and writes
     clients.py    the process of one design's clients
-    readers.py    reads the state that each server knows
-    stage.py      one design's processes, links and readings
+    readers.py    reads the state of each server
+    stage.py      starts, observes and breaks one design's processes and links
     hub.py        sends changes to pages
-    play.py       all designs, the log, orders, saving
+    play.py       runs all designs, logs changes, executes commands, saves sessions
     replay.py     shows a saved session again
-    http.py       the page, the stream of changes and the orders over HTTP
+    http.py       serves the page and the stream of changes over HTTP, and accepts commands
     program.py    the program, from its command line until all started processes have ended
 """

@@ -1,12 +1,12 @@
 """The clients of one design, in one process: ``python -m routekeeper.bench.play.clients CONFIG``.
 
 Each client asks for the route of a topic at fixed intervals, over its own connections. When a server does not
-answer, the client itself tries the next server. The client also has a cached route, as clients of its design
-do. It reads the cached route again in each period, or when a watch fires.
+answer, the client itself tries the next server. As clients of its design do, each client also caches the
+route. It reads the route into its cache once in each period, or when a watch fires.
 
-Each answer, and each change of a cached route, is one line on stdout. A line on stdin has one of two forms:
-the topic of later requests, or the name of a client that must connect again and the server that the client
-must ask first. The process ends when stdin ends.
+The process prints one line for each answer, and for each change of a cached route. A line on stdin is one of
+two commands: it names the topic of later queries, or it makes one client connect again and ask a given server
+first. The process ends when stdin ends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def arm_of(config: ArmConfig) -> Arm:
-    """Return the part of a design that its clients use; its calls block the calling thread."""
+    """Return the part of a design that clients use. Each of its calls blocks the calling thread."""
     if config.kind == "zookeeper":
         # Imported here: only the design ZooKeeper needs kazoo.
         from routekeeper.bench.arms.zookeeper import ZooKeeperArm
@@ -65,7 +65,7 @@ class Teller:
 
 
 class Asker(threading.Thread):
-    """One client: it sends a query at fixed intervals, and also caches a route as clients of its design do.
+    """One client. It sends queries at fixed intervals, and caches a route as clients of its design do.
 
     Attributes:
         topic: Topic of the next queries.
@@ -97,7 +97,7 @@ class Asker(threading.Thread):
             self._ask_always()
         except Exception:
             _LOG.exception("%s has ended", self.name)
-            # Flush the log: another thread writes it, and os._exit() ends that thread at once.
+            # Flush the log, because another thread writes it, and os._exit() ends this other thread at once.
             logging.shutdown()
             os._exit(1)
 
@@ -110,21 +110,22 @@ class Asker(threading.Thread):
             time.sleep(max(0, due_ns - time.monotonic_ns()) / _NS)
             first, self._first = self._first, None
             if first is not None:
-                # Close in another thread: a session whose link is cut takes seconds to close.
+                # Close the session in another thread, because closing takes seconds if the session's link is
+                # cut.
                 threading.Thread(target=self._session.close, daemon=True).start()
                 self._session = self._arm.starting_client(self._side, first)
             self._teller.tell(Heard(operation=self._ask(due_ns)))
             due_ns = max(due_ns + every_ns, time.monotonic_ns())
 
     def _keep(self) -> None:
-        """Refresh the cached route once in each period, at an instant that differs from client to client."""
+        """Wait for a random part of a period, then begin to refresh the cached route once a period."""
         phase = stream(self._config.seed, f"phase of client {self._number}").random()
         time.sleep(phase * self._config.arm.refresh_ms / 1000)
         self._kept.run(self._kept.core.directory.refresh_quietly(self.topic))
         self._kept.start()
 
     def use(self, topic: str) -> None:
-        """Ask for another topic from now on; also read this topic's route into the cache."""
+        """Change the topic of this client's queries, and read the new topic's route into the cache."""
         self.topic = topic
         self._kept.core.directory.routes.use(topic)
         self._kept.run(self._kept.core.directory.refresh_quietly(topic))

@@ -1,6 +1,6 @@
-"""Settings of the process of a design's clients, and the lines that it reads and writes.
+"""The settings of the process that runs a design's clients, and the text lines of its stdin and stdout.
 
-This module does no I/O and reads no clock; the process reads and writes the lines.
+This module does no I/O and reads no clock: it only converts between lines and values.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ClientsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Heard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One output line of the clients' process: an answer to a client, or a change of a client's cache."""
+    """One output line of the clients' process: a client's answer, or a change of a client's cache."""
 
     operation: Operation | None = None
     view: View | None = None
@@ -42,7 +42,7 @@ def reconnect_line(client: str, first: int) -> str:
 
 
 def reconnecting(line: str) -> tuple[str, int] | None:
-    """Return the client that must connect again, and its first server; None if the line names a topic."""
+    """Return the client that must connect again, and the server to ask first; None for other lines."""
     match line.split():  # a topic's name has no blank, so a line of three words does not name a topic
         case [word, client, first] if word == _RECONNECT:
             return client, int(first)

@@ -1,6 +1,7 @@
-"""HTTP service of the playground: its page, the stream of changes, and orders from a browser on this machine.
+"""The playground's HTTP service: it serves the page and the stream of changes, and accepts commands.
 
-Another website, open in the same browser, must not be able to end processes. Therefore:
+The commands come from a browser on this machine. Another website that is open in the same browser must not be
+able to end processes. Therefore:
 
 - ``Host`` must be an IP address or ``localhost``. A domain name is refused, because the owner of the domain
   could make it resolve to this machine.
@@ -120,8 +121,8 @@ async def _say_headers(request: web.Request, response: web.StreamResponse) -> No
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["Cache-Control"] = "no-cache"
     frames = "frame-ancestors 'none'"
-    # Send a weaker policy for published pages: they contain their own style and script, which _POLICY
-    # forbids.
+    # Send a weaker content security policy for published pages: they contain styles and scripts, which
+    # _POLICY forbids.
     own = not request.path.startswith("/published/")
     response.headers["Content-Security-Policy"] = f"{_POLICY}; {frames}" if own else frames
 
@@ -184,7 +185,7 @@ class Pages:
                     await response.write(message)
         except (TimeoutError, ConnectionError):
             if request.transport is not None:
-                request.transport.abort()  # an orderly close would wait for the page to read
+                request.transport.abort()  # an orderly close would wait until the page has read all data
         finally:
             hub.leave(watcher)
         return response

@@ -1,4 +1,7 @@
-"""Sends changes and ticks (times, counters) to pages; limits the pages and the waiting messages of a page."""
+"""Sends changes and ticks to all open pages. A tick is a message with the present times and counters.
+
+The number of pages, and the number of messages that wait for one page, have upper limits.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,13 @@ from routekeeper.bench.play.model import Change, State, Tick
 from routekeeper.bench.play.picture import ChangeLog
 
 WATCHERS_MAX: Final = 16
-#: Largest number of messages that may wait for one page; if more would wait, the page is closed.
+#: Largest number of messages that may wait for one page. If one more message would wait, the program closes
+#: the connection to the page.
 WAITING_MAX: Final = 2_000
 
 
 class Full(Exception):
-    """There are already as many watching pages as the program allows."""
+    """The number of open pages has reached the allowed maximum."""
 
 
 class Watcher:
@@ -49,7 +53,7 @@ class Watcher:
 
 
 class Hub:
-    """All pages that watch the session."""
+    """The open pages of a session; each change and each tick is sent to all of them."""
 
     def __init__(self, log: ChangeLog) -> None:
         self._log = log
@@ -60,7 +64,7 @@ class Hub:
         """Return a new watcher for a page; the watcher's first messages bring the page up to date.
 
         These messages are the changes after ``last``. If the log lacks some of these changes, or if there are
-        too many changes, the first message is the whole picture (state of all designs) instead.
+        too many changes, the first message is the whole state of all designs instead.
 
         Args:
             last: ``SESSION-ID`` of the last change that the page has; None if the page has no change.
@@ -102,7 +106,7 @@ class Hub:
             watcher.put(encoded)
 
     def end(self) -> None:
-        """Close all watchers; a watcher that joins later is closed at once."""
+        """Close all watchers; also close each later watcher at once."""
         self._ended = True
         for watcher in self._watchers:
             watcher.close()

@@ -13,7 +13,7 @@ no end. An answer lists brokers of a topic. It is judged for each broker that ha
 - In all other cases the broker's state changed between query and answer, and the answer is not judged for
   this broker. If the answer is neither ``wrong`` nor ``stale`` for another broker, it is ``uncounted``.
 
-An answer without a route is ``refused`` if the server reported that it does not answer now, else ``none``.
+An answer without a route is ``refused`` if the server reported that it cannot answer now, else ``none``.
 
 The instant of a change is not known exactly. It lies between two readings: the last reading without the
 change, and the first reading with the change. If the time from a query to its answer overlaps the interval
@@ -66,7 +66,7 @@ class _Gaps:
     kept: list[Gap] = field(default_factory=list)
 
     def look(self, *, gone: bool, before_ns: int, now_ns: int) -> bool:
-        """Note a reading of a broker's or a direction's state; return True if the state has changed.
+        """Note a reading of the state of a broker or of a direction; return True if the state has changed.
 
         Args:
             gone: True if the broker is down, or the direction is cut.
@@ -125,7 +125,7 @@ class Truth:
         return self._brokers.setdefault(name, _Gaps()).look(gone=gone, before_ns=before_ns, now_ns=now_ns)
 
     def broker_starts(self, name: str, now_ns: int) -> None:
-        """Note the start of a broker's process: the broker may or may not serve now."""
+        """Note the start of a broker's process; it is not known yet when the broker begins to serve."""
         self._brokers.setdefault(name, _Gaps()).begins_to_end(now_ns)
 
     def direction(self, direction: Direction, *, cut: bool, before_ns: int, now_ns: int) -> bool:
@@ -147,7 +147,7 @@ class Truth:
     # -- judging ------------------------------------------------------------------------------------------
 
     def reach(self, client: str, broker: str, sent_ns: int, done_ns: int) -> tuple[Reach, str]:
-        """Return the state of a broker for a client from query to answer; for ``gone``, also the reason.
+        """Return a broker's state for a client from query to answer, and the reason if the state is ``gone``.
 
         The state is ``there``, ``gone`` or ``changing``; the module's docstring defines these words.
         """

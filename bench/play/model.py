@@ -6,31 +6,33 @@ All instants are whole milliseconds since the session began (``at_ms``, ``..._ms
     The page, drawings that the console also uses, and the published results (``docs/results/full``).
 
 ``GET /v1/state``
-    The present picture (state of all designs): a :class:`State`.
+    The present state of all designs: a :class:`State`.
 
 ``GET /v1/events``
     Server-sent events:
 
     - The first event is ``event: state`` with a :class:`State`.
-    - Then each :class:`Change` is an ``event: change`` with ``id: SESSION-ID``. Apply it as
+    - Then each :class:`Change` is an ``event: change`` with ``id: SESSION-ID``. Apply each change as
       :func:`routekeeper.bench.play.picture.apply` does: a change has whole values, so replace the value of
       the same name.
     - ``event: tick`` comes twice a second, has no id, and is in no log. Its :class:`Tick` shows the age of
       the readings.
 
-    A page that returns with ``Last-Event-ID`` gets the changes that it has missed in place of the state. It
-    gets a state if the program does not keep these changes any more, or if another program now answers. At
-    most 16 pages can watch at a time; the next page gets 503. The program closes a page that does not read.
+    If a page connects again with ``Last-Event-ID``, it gets the changes that it has missed, without a state.
+    It gets a state if the program no longer keeps these changes, or if another program now answers. At most
+    16 pages can watch at a time; the next page gets 503. If a page does not read, the program closes its
+    connection.
 
 ``GET /v1/log``
-    A :class:`Log`: the latest 20,000 changes, and the picture before the first of these changes (``base``).
-    With them a page can show any earlier instant. ``base`` contains the effect of older changes.
+    A :class:`Log`: the latest 20,000 changes, and the state of all designs before the first of these changes
+    (``base``). From both, a page can compute the state at any instant since then. ``base`` contains the
+    effect of older changes.
 
 ``POST /v1/actions``
-    The body is an :class:`Order` (a command, such as a fault). The answer is :class:`Done` with one outcome
-    for each design of the order. The answer comes as soon as the program has caused the fault; the servers
-    may then still react to the fault. Other answers: 400 with :class:`Refusal` for an impossible order, 403
-    for a page of another origin, 429 if 8 orders are in progress.
+    The body is an :class:`Order` (a command, such as one to cause a fault). The answer is :class:`Done` with
+    one outcome for each design that the command names. The answer comes as soon as the program has executed
+    the command; the servers may then still react to a fault. Other answers: 400 with :class:`Refusal` for an
+    impossible command, 403 for a page of another origin, 429 if 8 commands are being executed.
 
 ``POST /v1/save``
     The request has no body; the answer is :class:`Saved`.
@@ -159,7 +161,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counters(msgspec.Struct, kw_only=True):
-    """Numbers of answers to all clients of a design since the last fault, or since the session's begin."""
+    """Numbers of answers to all clients of a design since the last fault, or since the session's start."""
 
     since_ms: int = 0
     right: int = 0
@@ -180,7 +182,10 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Design(msgspec.Struct, kw_only=True):
-    """One design (independent, raft, zookeeper). Lists are sorted by name, links by dialler and acceptor."""
+    """One design (independent, raft or zookeeper).
+
+    Lists are sorted by name; links by dialler, then acceptor.
+    """
 
     name: DesignName
     phase: Phase = "starting"
@@ -200,13 +205,13 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     """The last fault; all counters count from this fault on."""
 
     action: int
-    """Id of the change that contains the order of the fault."""
+    """Id of the change that contains the command to cause the fault."""
     at_ms: int
     text: str
 
 
 class State(msgspec.Struct, kw_only=True):
-    """The state of all designs at one instant ("picture")."""
+    """The state of all designs at one instant; the code also calls it "picture"."""
 
     session: str
     """Name of the session; ids of different sessions must not be compared."""
@@ -214,13 +219,13 @@ class State(msgspec.Struct, kw_only=True):
     """Id of the last change whose effect this state contains."""
     at_ms: int
     started_at: str
-    """Begin of the session by the wall clock: ISO 8601, UTC."""
+    """Start of the session by the wall clock: ISO 8601, UTC."""
     divisor: float
     """Divisor of RocketMQ's timers; 1 if they are unchanged."""
     divisors: list[float]
-    """Divisors that the order ``timers`` accepts."""
+    """Divisors that the command ``timers`` accepts."""
     replayed: bool = False
-    """True if the session is a saved one, which accepts no orders."""
+    """True if the session is a saved one, which accepts no commands."""
     missing: list[str] = []
     """Designs that were requested but do not run, each with the reason in one line."""
     designs: list[Design] = []
@@ -242,7 +247,7 @@ Do = Literal[
     "make-topic",
     "timers",
 ]
-"""Actions that an order can request.
+"""Actions that a command can request.
 
 - ``kill`` (SIGKILL), ``stop`` (SIGTERM), ``pause``, ``resume`` and ``start`` apply to one server or broker.
 - ``restart-empty`` kills a server and starts it with an empty disk and without routes.
@@ -261,7 +266,7 @@ Result = Literal["applied", "not applied", "unknown"]
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A command from a page, such as a fault, for all designs or for the designs in ``designs``."""
+    """A command from a page, such as one to cause a fault. If ``designs`` is empty, it is for all designs."""
 
     do: Do
     designs: list[DesignName] = []
@@ -276,18 +281,18 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of an order in one design."""
+    """The outcome of a command in one design."""
 
     design: DesignName
     result: Result
     reason: str = ""
-    """Reason why the order was not applied, or why the outcome is unknown; empty if it was applied."""
+    """Reason why the command was not applied, or why its outcome is unknown; empty if it was applied."""
     target: str = ""
-    """Name of the target; for ``leader``, the server that led when the design executed the order."""
+    """Name of the target; for ``leader``, the server that led when the design executed the command."""
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to an order."""
+    """The answer to a command."""
 
     id: int
     """Id of the change that contains this answer."""
@@ -303,7 +308,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """The folder of a saved session, and the commands that use it."""
+    """The folder of a saved session, and the shell commands that use this folder."""
 
     folder: str
     report: str
@@ -313,12 +318,12 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One change of the picture (state of all designs).
+    """One change of the state of all designs.
 
     Exactly one of these fields is set: ``designs`` (all designs, replaced), ``phase``, ``topics``,
     ``server``, ``broker``, ``client``, ``links`` or ``done``. With ``client``, the field ``counters`` is set,
-    too. There is one exception: after a change with a ``mark`` (a fault at which all counters begin again), a
-    change of each running design has ``counters`` and none of these fields.
+    too. There is one exception. A change with a ``mark`` is a fault; all counters then begin again. After it
+    comes one change for each running design, which has ``counters`` and none of these fields.
     """
 
     id: int
@@ -338,7 +343,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Links that have changed."""
     topics: list[str] | None = None
     done: Done | None = None
-    """An executed order with its outcomes."""
+    """An executed command with its outcomes."""
     mark: Mark | None = None
     """The fault at which all counters begin again, set together with ``done``."""
 
@@ -353,7 +358,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TickOf(msgspec.Struct, frozen=True, kw_only=True):
-    """Instants of readings and answers, and counters, of one design."""
+    """One design's part of a tick: the times of the last readings and answers, and the counters."""
 
     design: DesignName
     read_ms: dict[str, int]
@@ -367,17 +372,17 @@ class TickOf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
-    """The present time, with instants of readings and counters of every design; sent twice a second."""
+    """The message that pages get twice a second: the present time, and one :class:`TickOf` per design."""
 
     at_ms: int
     designs: list[TickOf]
 
 
 class Log(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes that the program stores, and the picture (state of all designs) before the first change."""
+    """The changes that the program stores, and the state of all designs before the first change."""
 
     base: State
     """The state of all designs before the first change in ``changes``."""
     changes: list[Change]
     whole: bool
-    """True if ``base`` is the state at the begin of the session, so that no change is missing."""
+    """True if ``base`` is the state at the start of the session, so that no change is missing."""

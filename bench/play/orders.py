@@ -1,4 +1,4 @@
-"""Orders of the playground's user: check an order, find its target, list its links (no I/O)."""
+"""Functions that check a command of the playground's user, find its target, and list its links (no I/O)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ DELAY_MAX_MS: Final = 5_000
 TOPICS_MAX: Final = 8
 _TOPIC: Final = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
-#: Orders that cause a fault, each with the fault's kind in the comparison. After each such order, the page
-#: counts the clients' answers from 0 again.
+#: Maps each command that causes a fault to the fault's kind in the comparison. After each such command, the
+#: page counts the clients' answers from 0 again.
 FAULTS: Final[Mapping[str, str]] = {
     "kill": "kill",
     "pause": "freeze",
@@ -32,7 +32,7 @@ FAULTS: Final[Mapping[str, str]] = {
     "part": "partition",
     "make-topic": "update-topic",
 }
-#: Orders that undo a fault.
+#: Commands that undo a fault.
 HEALING: Final = ("heal", "start", "resume")
 _OF_PROCESSES: Final = ("kill", "pause", "resume", "start", "stop")
 _OF_SERVERS: Final = ("restart-empty", "part")
@@ -41,7 +41,7 @@ _OF_LINKS: Final = ("cut", "slow")
 
 
 def problem_of(order: Order) -> str | None:
-    """Return one line that says why an order is invalid in every design; None if the order is valid."""
+    """Return the reason in one line why a command is invalid in every design; None if it is valid."""
     known = f"allowed are {', '.join(NAMES)} and {LEADER}"
     if twice := [name for name in DESIGNS if order.designs.count(name) > 1]:
         return f"designs has {twice[0]} twice"
@@ -83,10 +83,10 @@ def problem_of(order: Order) -> str | None:
 
 
 def named(target: str, design: Design) -> str | None:
-    """Return the name of the process that a target means in a design.
+    """Return the name of the process that ``target`` means in a design.
 
-    ``target`` is a process's name, which is returned unchanged, or the word "leader". Return None if the
-    target is the leader and no server runs.
+    ``target`` is a process's name, which is returned unchanged, or the word "leader". Return None
+    if ``target`` is "leader" and no server runs.
     """
     if target != LEADER:
         return target
@@ -102,7 +102,7 @@ def named(target: str, design: Design) -> str | None:
 
 
 def directions(order: Order, target: str, to: str) -> list[Direction]:
-    """Return the directions (pairs of process names) that an order cuts or slows.
+    """Return the directions (pairs of process names) that a command cuts or slows.
 
     The list also has pairs of processes that no link connects; the proxy ignores these pairs.
     """
@@ -116,7 +116,7 @@ def directions(order: Order, target: str, to: str) -> list[Direction]:
 
 
 def in_words(order: Order, target: str = "") -> str:
-    """Describe an order in a few words."""
+    """Describe a command in a few words."""
     name = target or order.target
     match order.do:
         case "cut" | "slow":

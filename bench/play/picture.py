@@ -1,7 +1,7 @@
-"""The picture (the state that the page shows), the function that applies a change, and the log of changes.
+"""The state that the playground's page shows, the function that applies a change, and the log of changes.
 
-The log is bounded. The page applies the same changes in the same way, so the page can compute the picture of
-any instant in the log. No function does I/O.
+The log has a maximum length. The page applies the same changes in the same way, so the page can compute its
+state at any instant in the log. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from routekeeper.bench.play.model import (
     State,
 )
 
-#: Number of changes that the log keeps; older changes are merged into the picture with which the log begins.
+#: Highest number of changes in the log. The log also has the page's state before these changes; older changes
+#: are merged into this state.
 KEPT_MAX: Final = 20_000
 
 T = TypeVar("T", Server, Broker, Client)
 
 
 def apply(state: State, change: Change) -> None:
-    """Apply a change to a picture, in place."""
+    """Apply a change to the page's state; this alters ``state`` itself."""
     state.id, state.at_ms = change.id, change.at_ms
     if change.designs is not None:
         state.designs = [copied(design) for design in change.designs]
@@ -61,7 +62,7 @@ def apply(state: State, change: Change) -> None:
 
 
 def replaced(things: Sequence[T], thing: T) -> list[T]:
-    """Return the elements sorted by name; ``thing`` replaces the element with the same name."""
+    """Return ``things`` and ``thing``, sorted by name; ``thing`` replaces an element with the same name."""
     found = [each for each in things if each.name != thing.name]
     found.append(thing)
     return sorted(found, key=lambda each: each.name)
@@ -74,7 +75,10 @@ def with_links(links: Sequence[Link], changed: Sequence[Link]) -> list[Link]:
 
 
 def copied(design: Design) -> Design:
-    """Return a copy of a design with new lists. Nothing alters the lists' elements, so they are shared."""
+    """Return a copy of a design with new lists.
+
+    The copy and the original share the elements of the lists, because nothing alters the elements.
+    """
     return msgspec.structs.replace(
         design,
         servers=list(design.servers),
@@ -87,15 +91,15 @@ def copied(design: Design) -> Design:
 
 
 def copied_state(state: State) -> State:
-    """Return a copy of a picture; a change applied to the copy does not alter the original."""
+    """Return a copy of the page's state; a change that is applied to the copy does not alter the original."""
     return msgspec.structs.replace(state, designs=[copied(design) for design in state.designs])
 
 
 class ChangeLog:
-    """The latest changes of a session, at most ``kept_max``, and the picture before the oldest kept change.
+    """The latest changes of a session, at most ``kept_max``, and the page's state before the oldest of them.
 
     Attributes:
-        now: The present picture.
+        now: The page's present state.
     """
 
     def __init__(self, begin: State, *, kept_max: int = KEPT_MAX) -> None:
@@ -106,7 +110,7 @@ class ChangeLog:
         self._whole = True
 
     def add(self, change: Change) -> None:
-        """Add a change; if there are then more than ``kept_max``, merge the oldest into the base picture."""
+        """Add a change. If the log then has more than ``kept_max`` changes, remove its oldest change."""
         apply(self.now, change)
         self._kept.append(change)
         if len(self._kept) > self._kept_max:

@@ -1,7 +1,7 @@
-"""The playground: it runs all designs, logs changes, carries out orders and saves sessions.
+"""The playground: it runs all designs, logs changes, executes commands of the page and saves sessions.
 
-The threads of a stage (one design's processes) pass their observations to the event loop through
-:class:`_Seen`. All code in this module runs on that loop.
+A :class:`Stage` has one design's processes, and threads that observe these processes. The threads pass their
+observations to the event loop through :class:`_Seen`. All other code of this module runs on that loop.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from routekeeper.bench.processes import ArmLost, ClusterError
 from routekeeper.bench.schedule import SessionPlan
 
 TICK_EVERY_S: Final = 0.5
-#: Highest number of orders that are carried out at the same time; further orders are refused.
+#: Highest number of commands that are executed at the same time; further commands are refused.
 ORDERS_MAX: Final = 8
 #: File with a session: the first line is the state of all designs at the start, each further line a change.
 SESSION_NAME: Final = "session.jsonl"
-#: Size of the session's file in bytes above which no more changes are written.
+#: Size of the session's file in bytes. Once the file is as large, the program writes no more changes into it.
 SESSION_MAX: Final = 256 * 1024 * 1024
 _MS: Final = 1_000_000
 
@@ -54,11 +54,11 @@ T = TypeVar("T")
 
 
 class BadOrder(ValueError):
-    """An order is impossible; the error's message says why in one line."""
+    """A command is impossible; the error's message says why in one line."""
 
 
 class TooMany(Exception):
-    """The highest allowed number of orders is being carried out already."""
+    """The highest allowed number of commands is being executed already."""
 
 
 class NotSaved(Exception):
@@ -67,7 +67,10 @@ class NotSaved(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """A started design with its stage (processes and threads) and its scene (picture)."""
+    """A started design.
+
+    ``stage`` has its processes and threads; ``scene`` has its state as the page shows it.
+    """
 
     name: DesignName
     stage: Stage
@@ -201,7 +204,7 @@ class Playground:
     # -- changes ------------------------------------------------------------------------------------------
 
     def change(self, change: Change) -> Change:
-        """Give a change its id and instant, add it to the log, and send it to all pages; return it."""
+        """Give a change its id and its time; add it to the log; send it to all pages; return it."""
         numbered = msgspec.structs.replace(change, id=self.log.now.id + 1, at_ms=self.now_ms())
         if numbered.done is not None:
             numbered = msgspec.structs.replace(
@@ -218,7 +221,7 @@ class Playground:
         return numbered
 
     def happened(self, running: _Running, things: Iterable[Happened]) -> None:
-        """Apply the changes that a scene reports, and record the scene's facts about brokers."""
+        """Log and send the changes of a design's shown state, and record the facts about brokers."""
         for each in things:
             if each.change is not None:
                 self.change(each.change)
@@ -300,7 +303,7 @@ class Playground:
         await self._in_thread(stage.watch)
 
     def lost(self, running: _Running, reason: str) -> None:
-        """End a design because a thread that observes it has ended, and show the design as failed."""
+        """End a design, and show it as failed, because one of the threads that observe it has ended."""
         if running.phase == "running" and not self._ending:
             running.phase = "failed"
             self.change(Change(id=0, at_ms=0, design=running.name, phase="failed", reason=reason))
@@ -320,16 +323,16 @@ class Playground:
     async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *arguments))
 
-    # -- orders -------------------------------------------------------------------------------------------
+    # -- commands from the page ---------------------------------------------------------------------------
 
     async def order(self, order: Order) -> Done:
-        """Carry out an order in all designs that it names, at the same time.
+        """Execute a command in all designs that the command names, at the same time.
 
-        An order that names no design is carried out in all designs.
+        If the command names no design, execute it in all designs.
 
         Raises:
-            BadOrder: If the order is impossible.
-            TooMany: If :data:`ORDERS_MAX` orders are being carried out already.
+            BadOrder: If the command is impossible.
+            TooMany: If :data:`ORDERS_MAX` commands are being executed already.
         """
         if (problem := problem_of(order)) is not None:
             raise BadOrder(problem)

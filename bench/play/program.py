@@ -24,7 +24,7 @@ from routekeeper.remoting.addresses import is_loopback, join_address, split_addr
 from routekeeper.remoting.errors import LocalProtocolError
 from routekeeper.remoting.interrupt import ending_signals
 
-#: Seconds for which the program waits at its end for pages that still receive changes.
+#: Seconds for which the program, when it ends, waits for connections that still send data to a page.
 _PAGES_END_S: Final = 1.0
 
 
@@ -152,7 +152,7 @@ def _over() -> asyncio.Event:
 
 
 async def _serve(runner: web.AppRunner, listen: tuple[str, int], *, opens: bool) -> bool:
-    """Listen, print the address as the first line of stdout, and open the page.
+    """Listen, print the address as the first line of stdout, and open the page in a browser.
 
     Return False if listening fails.
     """

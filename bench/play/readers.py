@@ -1,6 +1,6 @@
-"""Readers of a server's state: HTTP for our nameservers, kazoo for ZooKeeper.
+"""Readers of a server's state: over HTTP for our nameservers, by kazoo for ZooKeeper.
 
-Orders that cut links do not affect readers.
+Readers use connections of their own, which no command can cut.
 """
 
 from __future__ import annotations

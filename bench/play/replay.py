@@ -17,7 +17,7 @@ from routekeeper.remoting.files import read_regular
 
 
 def load(folder: Path) -> tuple[State, list[Change]]:
-    """Read a saved session; return the picture at its start, and all changes.
+    """Read a saved session; return the state of all designs at its start, and all changes.
 
     Raises:
         PlanError: If the folder has no session that this version can read.
@@ -38,7 +38,7 @@ def load(folder: Path) -> tuple[State, list[Change]]:
 
 
 class Replay:
-    """A saved session that is shown again; it accepts no orders."""
+    """A saved session that is shown again; it accepts no commands."""
 
     def __init__(self, begin: State, changes: list[Change]) -> None:
         self._changes = changes
@@ -68,7 +68,7 @@ class Replay:
             self.hub.change(change)
 
     async def order(self, order: Order) -> Done:
-        """Refuse an order, because a saved session cannot change."""
+        """Refuse a command, because a saved session cannot change."""
         outcomes = [
             Outcome(design=design.name, result="not applied", reason="this is a saved session")
             for design in self.log.now.designs

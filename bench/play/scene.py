@@ -1,10 +1,10 @@
-"""The picture of one design, made of looks, readings and answers. This module does no I/O.
+"""The state of one design that the page shows, computed from three kinds of observations (no I/O).
 
-- A look shows the running processes, and the directions that the proxy lets through.
-- A reading shows a server's state.
-- An answer comes from the clients' process.
+- A look: an observation of all processes, and of the directions in which the proxy passes bytes.
+- A reading: a server's report about itself.
+- An answer: the result of one query of a client, as the clients' process prints it.
 
-This module has no other input. It does not use the orders of the playground's user, so the picture shows only
+This module has no other input. It does not use the commands of the playground's user, so the page shows only
 states that were observed.
 """
 
@@ -40,8 +40,8 @@ from routekeeper.bench.play.model import (
     Verdict,
 )
 
-#: Largest number of answers that are stored until the next look (observation of all processes and links)
-#: judges them. Further answers are dropped. The number is reached only if looks have stopped.
+#: Largest number of stored answers. Answers are stored until the next look (observation of all processes and
+#: links), and then judged. Further answers are dropped; this happens only if looks have stopped.
 PENDING_MAX: Final = 1_000
 _MS: Final = 1_000_000
 
@@ -80,7 +80,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happened:
-    """A change of the picture, or a fact about a broker that the session writes to its event files."""
+    """A change of the shown state, or a fact about a broker that the session writes to its event files."""
 
     change: Change | None = None
     broker: str = ""
@@ -103,11 +103,11 @@ class _Client:
 
 
 class Scene:
-    """One design as the playground shows it.
+    """The state of one design, as the page shows it.
 
     Attributes:
-        design: The design's present picture.
-        truth: States of processes and links that looks have shown until now.
+        design: The design's present state, in the form of the messages to the page.
+        truth: States of processes and links, as all looks until now have shown them.
     """
 
     def __init__(
@@ -120,11 +120,11 @@ class Scene:
         learns: Literal["poll", "watch"],
         start_ns: int,
     ) -> None:
-        """Begin with an empty picture.
+        """Begin with all processes down.
 
         Args:
             servers, brokers: Addresses by name.
-            start_ns: Instant from which the picture's times are counted.
+            start_ns: Start of the session; the shown times are ms since this instant.
         """
         self.truth = Truth()
         self._start_ns = start_ns
@@ -187,7 +187,10 @@ class Scene:
     # -- looks: states of processes and links -------------------------------------------------------------
 
     def look(self, look: Look) -> Iterator[Happened]:
-        """Apply a look to the picture; then judge the answers that clients received before the look began."""
+        """Apply a look to the shown state, then judge the answers that can be judged now.
+
+        These are the answers that clients received before the look began.
+        """
         for name, (life, pid) in look.lives.items():
             if name in self._servers:
                 yield from self._server_lives(name, life, pid)
@@ -266,7 +269,9 @@ class Scene:
             yield self._changed(links=changed)
 
     def _isolate(self, cut: set[tuple[str, str]], now_ns: int) -> Iterator[Happened]:
-        """Yield a fact for each broker whose links are now all cut, or are no longer all cut.
+        """Yield a fact for each broker that is newly cut off, or no longer cut off.
+
+        A broker is cut off if all of its links are cut.
 
         A link counts as cut if both of its directions are cut.
         """
@@ -321,10 +326,10 @@ class Scene:
     # -- answers that clients received --------------------------------------------------------------------
 
     def answered(self, operation: Operation) -> None:
-        """Keep an answer that a client received, until the next look judges the answer.
+        """Store an answer that a client received, until it can be judged.
 
-        An answer can be judged only after a look that began later than the answer. Only then are the true
-        states known up to the instant of the answer.
+        It can be judged after the next look that begins later than the answer: only then are the true states
+        of processes and links known up to the instant of the answer.
         """
         if len(self._pending) < PENDING_MAX:
             self._pending.append(operation)
@@ -415,7 +420,7 @@ class Scene:
         setattr(self.counters, verdict, getattr(self.counters, verdict) + 1)
 
     def tick(self) -> TickOf:
-        """Return the data of the next tick.
+        """Return this design's part of the next tick.
 
         The data are the counters, the times of the last readings and answers, the use of CPU and memory, and
         the bytes that each link has carried since the last tick.

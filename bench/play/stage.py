@@ -1,7 +1,7 @@
 """One design's processes and links: the code that starts, observes, breaks, records and ends them.
 
-Each thread of this module reads one kind of data and passes it to the playground's loop. Orders run in that
-loop's thread pool.
+Each thread of this module reads one kind of data and passes it to the playground's event loop. Commands run
+in that loop's thread pool.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ SAMPLE_EVERY_S: Final = 1.0
 ASK_EVERY_S: Final = 0.5
 #: Longest wait for an answer of the proxy, in seconds.
 ANSWERS_S: Final = 1.0
-#: Longest wait until a process has carried out a signal (end, pause), in seconds.
+#: Longest time in seconds until a process has ended or paused after the signal to do so.
 OBEYS_S: Final = 10.0
 #: Longest time in seconds over which the brokers' starts are spread, so that their registrations do not
 #: coincide.
 SPREAD_S: Final = 2.0
-#: Size of one design's recorded events in bytes at which recording ends.
+#: Recording ends when the recorded events of one design have this size in bytes.
 RECORD_MAX: Final = 256 * 1024 * 1024
 ELECTION_MS: Final = 500
 _LOG = logging.getLogger(__name__)
@@ -237,7 +237,7 @@ class PlayedSession(Session):
                 self.record(row)
 
     def strikes(self, order: Order, target: str, cut: Sequence[Direction], role: str, begin_ns: int) -> None:
-        """Record the fault that an order has caused.
+        """Record the fault that a command has caused.
 
         The fault's time window ends when the next fault begins.
         """
@@ -260,9 +260,10 @@ class PlayedSession(Session):
         )
 
     def heals(self, order: Order, target: str, now_ns: int) -> None:
-        """Record the end of the faults that an order has undone.
+        """Record the end of the faults that a command has undone.
 
-        The order ``heal`` undoes faults of links and pauses. Any other order undoes the faults of its target.
+        The command ``heal`` undoes cuts, delays and pauses. Any other command undoes the faults of its
+        target.
         """
         for place, fault in enumerate(self._faults):
             of_links = fault.cut is not None or fault.kind in ("freeze", "slow")
@@ -312,7 +313,7 @@ def _state(reading: Reading, brokers: Sequence[int]) -> ViewState:
 
 
 class Sink(Protocol):
-    """Receiver of a stage's observations; the stage's threads call it."""
+    """The receiver of the observations of one design's processes; the observing threads call it."""
 
     def looked(self, look: Look) -> None: ...
 
@@ -502,7 +503,7 @@ class Stage:
         self._samples[sample.role, sample.index] = sample
 
     def _count(self, now_ns: int) -> None:
-        """Record the number of bytes that each link had carried at the last look."""
+        """Record the number of bytes that each link had carried when the links were last observed."""
         for each in self._passes or ():
             self.life.record(
                 LinkSample(
@@ -514,12 +515,12 @@ class Stage:
                 )
             )
 
-    # -- orders -------------------------------------------------------------------------------------------
+    # -- commands from the page ---------------------------------------------------------------------------
 
     def carry_out(self, order: Order, target: str, to: str) -> Outcome:
-        """Execute an order, and observe all processes and links before and after the order.
+        """Execute a command, and observe all processes and links before and after it.
 
-        ``target`` and ``to`` are names of processes. Each design executes one order at a time.
+        ``target`` and ``to`` are names of processes. Each design executes one command at a time.
         """
         cut = directions(order, target, to) if order.do in ("cut", "slow", "part") else []
         role = self.cluster.servers.role(SERVERS.index(target)) if target in SERVERS else "broker"

@@ -2,7 +2,7 @@
 
 from routekeeper.remoting.interrupt import end_quietly_when_interrupted
 
-# Handle interrupts before the other modules are loaded: loading takes a while, and an interrupt in that time
+# Handle interrupts before the other modules are loaded. Loading takes a while, and an interrupt in that time
 # would end with a traceback.
 end_quietly_when_interrupted()
 # ruff: noqa: E402

@@ -18,7 +18,7 @@ from routekeeper.bench.runfolder import Line
 
 
 class NoReport(Exception):
-    """A folder has no figures of a report that this program can read."""
+    """The folder has no figures that this program can read, or its figures allow no advice."""
 
 
 def advice(folder: Path) -> list[tuple[str, str, str]]:

@@ -4,8 +4,8 @@
 - There are at most eight headline measures. Each sentence of the page's first screen states the result of a
   headline measure. One rule gives all these results (:attr:`Primary.found`).
 - All other figures are shown without a conclusion.
-- With fewer than ten rounds, a sentence says in how many rounds the designs differed: "in all 6 rounds" or
-  "mixed".
+- If a headline measure has fewer than ten rounds, its result is no verdict. Its sentence then says in how
+  many rounds the designs differed.
 """
 
 import math
@@ -59,20 +59,31 @@ Six rounds agree by chance in 1 of 32 cases if the designs do not differ.
 
 Leaning = Literal["lower", "higher", "none"]
 
+Control = Literal["zero", "equal", "differs", "open"]
+"""The finding of a comparison of two designs that should behave alike.
+
+- ``zero``: all values of both designs are 0, so nothing was compared.
+- ``equal``: there are at least ten rounds, and in each of them the difference is at most ``Pair.material``.
+- ``differs``: the designs differ in every round; see :attr:`Pair.leaning`.
+- ``open``: all other cases.
+"""
+
 Setting = tuple[str, str, str]
 """Key of all runs of one design in one scenario and series: (series, scenario, arm)."""
 
 COSTS: Final[frozenset[Unit]] = frozenset({"MiB", "CPU s", "s/min", "MiB/min", "/min", "KiB/s"})
-"""Units of used resources. Figures in them are valid even if a design used all cores; times are not."""
+"""Units of figures on resources. If a design used all CPU cores, these figures are valid, but its times are
+not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """One design's values of one measure over its rounds: median, range and number of values.
 
-    ``floor``: the longest time that may be recorded as 0, because no request noticed it. ``step``: the
-    resolution of the values. ``endless``: the number of infinite values. ``high``: the highest finite value,
-    or infinity if all values are infinite.
+    - ``floor``: the longest time that may be recorded as 0, because no request noticed it.
+    - ``step``: the resolution of the values.
+    - ``endless``: the number of infinite values.
+    - ``high``: the highest finite value, or infinity if all values are infinite.
     """
 
     middle: float
@@ -98,10 +109,12 @@ class Pair:
 
     @property
     def leaning(self) -> Leaning:
-        """Return "lower" or "higher" if the first design's value is lower, or higher, in every round.
+        """Return "lower" or "higher" if the first design has the lower, or the higher, value in every round.
 
-        Return "none" in all other cases, with fewer than :data:`LEANING_BLOCKS_MIN` rounds, and if the median
-        difference is smaller than ``material``.
+        Otherwise return "none". Also return "none" in these cases:
+
+        - There are fewer than :data:`LEANING_BLOCKS_MIN` rounds.
+        - The median difference is smaller than ``material``.
         """
         if self.estimate is None or self.estimate.blocks < LEANING_BLOCKS_MIN:
             return "none"
@@ -129,7 +142,7 @@ class Row:
     def is_endless(self) -> bool:
         """Return True if any design has an infinite value in any round.
 
-        The page never folds away such a row.
+        Such a row is always visible; the page folds away other rows whose designs do not differ.
         """
         return any(each.endless for each in self.arms.values())
 
@@ -140,12 +153,22 @@ class Row:
 
     @property
     def can_tell(self) -> bool:
-        """Return True if the row has enough rounds for a result."""
+        """Return True if there are enough rounds to say whether the designs differ."""
         return max((each.blocks for each in self.arms.values()), default=0) >= LEANING_BLOCKS_MIN
 
     def pair(self, first: str, second: str) -> Pair | None:
-        """Return the comparison of two designs; None if the row has none."""
+        """Return the comparison of two designs; None if the row does not compare them."""
         return next((each for each in self.pairs if each.arms == (first, second)), None)
+
+    def control(self, pair: Pair) -> Control:
+        """Compare two designs that should behave alike, and return the finding; see :data:`Control`."""
+        both = [self.arms[arm] for arm in pair.arms if arm in self.arms]
+        if pair.found and not any(each.low or each.high or each.endless for each in both):
+            return "zero"
+        if pair.leaning != "none":
+            return "differs"
+        within = all(abs(each) <= pair.material for each in pair.found)
+        return "equal" if within and len(pair.found) >= VERDICT_BLOCKS_MIN else "open"
 
 
 Found = Literal[
@@ -155,9 +178,9 @@ Found = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grown:
-    """A harm (time in which answers are wrong) that grows with the fault's length in one design only.
+    """A harm that grows with the fault's length in one design, while the other design has no such harm.
 
-    The other design has no such harm.
+    A harm is a time in which answers are wrong.
     """
 
     arm: str
@@ -213,8 +236,8 @@ class Primary:
 
         Every sentence about a claim follows from this rule.
 
-        With fewer than ten rounds, ``better`` and ``worse`` mean: the first design had the better, or the
-        worse, value in every round, and the median difference is at least the margin. The page shows such a
+        With fewer than ten rounds, ``better`` means: the first design had the better value in every round,
+        and the median difference is at least the margin. ``worse`` means the opposite. The page shows such a
         result, but does not call it a verdict; see :attr:`is_verdict`.
         """
         if self.unjudged:
@@ -229,14 +252,15 @@ class Primary:
 
     @property
     def is_hidden(self) -> bool:
-        """Return True if the result could change because short times may have been recorded as 0.
+        """Return True if the result is unsure, because short times may have been recorded as 0.
 
-        To find this out, each 0 of one design is replaced by the longest time that may be recorded as 0.
+        To find out, replace each 0 of one design by the longest time that may be recorded as 0. The result is
+        unsure if it changes.
         """
         found = self._result(self.pair)
         if found == "open":
             return False
-        # The result "equivalent" can change only if a time above the margin may have been recorded as 0.
+        # Only a missed time above the margin can change the result "equivalent".
         hidden = (most > self.named.margin or found != "equivalent" for most in self.hidden.values())
         worst = zip(hidden, self.at_worst, strict=True)
         return any(self._result(each) != found for may_matter, each in worst if may_matter)
@@ -271,9 +295,12 @@ TIMER_SERIES: Final = ("equal", "equal-tenth", "equal-undivided")
 class Taken:
     """One recovery time of one design, split into a part that scales with the timers and a fixed part.
 
-    ``split``: the two parts; None if a median that the computation needs is infinite. Measurements at
-    divisors other than 1 determine the parts. The measurement at divisor 1 is used only if there are fewer
-    than two other divisors. ``measured``: the median of the rounds at divisor 1 (RocketMQ's own timers).
+    The divisor is the number by which timers are divided; with divisor 1, RocketMQ's own timers are used.
+
+    - ``split``: the two parts; None if a median that the computation needs is infinite. The parts are
+      computed from measurements at divisors other than 1. If there are fewer than two of these, the
+      measurement at divisor 1 is used, too.
+    - ``measured``: the median of the rounds at divisor 1.
     """
 
     place: Place
@@ -290,7 +317,7 @@ class Taken:
 
     @property
     def off(self) -> float | None:
-        """Measured value minus predicted value at divisor 1; None if one of the two values is missing."""
+        """The measured value minus the predicted value at divisor 1; None if one of the two is missing."""
         if self.measured is None or self.split is None or not self.is_prediction:
             return None
         return self.measured - self.split.low
@@ -421,10 +448,10 @@ def primaries(
 def _grown(
     place: Place, line: NamedLine, values: Values, planned: Collection[tuple[Place, str]]
 ) -> Grown | None:
-    """Return the design whose harm grows with the fault, if the other design has no harm at any length.
+    """Return the design whose harm grows with the fault, if the other design has no harm; otherwise None.
 
-    The plan sets the length of the fault, and so the length of the harm. It does not set whether there is a
-    harm, so the designs can be compared.
+    The plan sets the length of the fault, and so the length of the harm. So this length says nothing about a
+    design. But the plan does not set whether there is a harm at all, and the designs can be compared by this.
     """
     marked = [arm for arm in line.arms if (place, arm) in planned]
     sweep = [
@@ -450,7 +477,7 @@ def _grown(
 def _hidden(
     arms: Mapping[str, Mapping[Block, float]], line: NamedLine, floors: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return the longest time in s that may be recorded as 0, for each compared design that has a 0."""
+    """Return the designs that have a 0, each with the longest time in s that may be recorded as 0."""
     least = RESOLUTION_S.get(line.measure, 0.0)
     found = {arm: max(least, floors.get(arm, 0.0)) for arm in line.arms if 0.0 in arms.get(arm, {}).values()}
     return {arm: most for arm, most in found.items() if most}
@@ -461,11 +488,14 @@ def taken_apart(
 ) -> list[Taken]:
     """Split each recovery time into a part that scales with the timers, and a fixed part.
 
-    The split uses series that differ only in the timers' divisor. Two divisors other than 1 predict the value
-    at divisor 1; the caller can compare the prediction with the measured value. If there are no two such
-    divisors, the split uses the value at divisor 1 as well, so there is no prediction. Times of partitions
-    are not split, because the experimenter decides how long a partition lasts. If the ranges of the rounds at
-    two predicting divisors overlap, the whole time counts as fixed.
+    The split uses series that differ only in the divisor of their timers.
+
+    - Two divisors other than 1 predict the value at divisor 1. The caller can compare the prediction with the
+      measured value.
+    - If there are fewer such divisors, the split uses the value at divisor 1 as well, and there is no
+      prediction.
+    - If the rounds' ranges at the two predicting divisors overlap, the whole time counts as fixed.
+    - Times of partitions are not split, because the plan decides how long a partition lasts.
 
     Args:
         divisors: Maps each series of :data:`TIMER_SERIES` that was run to its divisor.
@@ -488,8 +518,8 @@ def taken_apart(
             if len(divided) > 1:
                 few, many = rounds[min(divided)], rounds[max(divided)]
                 if max(min(few), min(many)) <= min(max(few), max(many)):
-                    # The ranges of the rounds overlap, so the difference may be chance. The split would
-                    # multiply this error.
+                    # The rounds' ranges overlap, so the difference of the medians may be chance. A split
+                    # would multiply this error.
                     used = dict.fromkeys(divided, summary([*few, *many]).middle)
             if measured and max(measured.values()) > 0:
                 apart = split(used, kept=(downs or {}).get(place, 0.0))
@@ -501,7 +531,7 @@ def taken_apart(
 
 
 class Evidence(NamedTuple):
-    """One figure that is shown beside a claim; a headline measure may compare the same figure."""
+    """One figure that the page shows with a claim."""
 
     scenario: str
     case: str | None
@@ -511,7 +541,7 @@ class Evidence(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A claim of RocketMQ's documents, with the figures that could support or refute it."""
+    """A claim that RocketMQ's documents make, with the figures that can support or refute it."""
 
     letter: str
     said: str
@@ -541,7 +571,7 @@ CLAIMS: Final = tuple(map(_claim, TEXTS["claims"]))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A claim with its figures, and with the headline measures that compare these figures."""
+    """A claim, its figures, and the headline measures that compare designs by these figures."""
 
     claim: Claim
     found: list[tuple[Evidence, Row]]
@@ -549,7 +579,7 @@ class Answer:
 
 
 def answer(claim: Claim, table: Mapping[Place, Row], lines: Sequence[Primary]) -> Answer:
-    """Return a claim with the figures and the headline measures that exist for it."""
+    """Return a claim with its figures, as far as they were measured, and with its headline measures."""
     found, about = [], []
     for each in claim.evidence:
         places = [Place(series, each.scenario, each.case, each.measure) for series in JUDGED]

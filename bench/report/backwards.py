@@ -3,18 +3,22 @@
 Each function makes a DataFrame from DataFrames with Spark's built-in expressions, and has no other effect.
 
 A design whose reads never lose an acknowledged change gives no such answers. The harness's log shows the true
-states. An answer is counted only if the log leaves no doubt:
+states. An answer is counted only if the log leaves no doubt. There are two kinds:
 
-- Version A of a topic counts as older than version B only if the topic's broker sent A for the last time
-  before it sent B for the first time. Only versions sent before the answer was read are considered. So if a
-  broker itself sends an old version again, an answer with this version does not count as older.
-- A broker counts as listed again, although it is gone, after three steps. First the process listed the
-  broker. Then it did not list the broker in a reading that was sent after the broker's end. Then it listed
-  the broker before the broker was started again.
-- Answers before and after a restart of a server are not compared: the new process may know less, or nothing.
-- Versions that are not in the log are not compared. Servers whose process starts are not in the log are not
-  compared, either.
-- A route that vanishes is not counted, because its broker may have left.
+- An answer has an older version. Version A of a topic is older than version B if the topic's broker sent A
+  for the last time before it sent B for the first time. Only versions sent before the answer was read count.
+  So no version is older than B if the broker itself sends it again after B.
+- An answer lists a broker again, although the broker is gone. First the process listed the broker. Then the
+  process did not list it, in an answer to a query that was sent after the broker's end. Then the process
+  listed it again, before the broker was started again.
+
+These answers are not compared:
+
+- answers before and after a restart of a server: the new process may know less, or nothing
+- versions that are not in the log
+- servers whose process starts are not in the log
+
+A route that vanishes is not counted, because its broker may have left.
 """
 
 from typing import Final
@@ -35,7 +39,7 @@ def backwards(given: DataFrame, truth: DataFrame, runs: DataFrame) -> DataFrame:
     In:  :func:`answers`; valid truth rows with the column ``run``; table ``RUNS``.
     Out: one row per (run, fault) in which at least one answer was compared:
 
-        - fault int: the last fault that had begun; null before the first fault
+        - fault int: the last fault that began before the answer was read; null if there was none
         - compared long: number of compared answers
         - fell long: number of answers with an older version than the answer before
         - relisted long: number of answers that list a broker again although it is gone
@@ -81,7 +85,7 @@ def answers(views: DataFrame, processes: DataFrame, runs: DataFrame) -> DataFram
     )
     in_order = Window.partitionBy(*_SERVER).orderBy("seen_ns")
     first_ns = F.min("seen_ns").over(Window.partitionBy(*_SERVER))
-    # Keep only rows of real readings. At the begin of a run, the last view of the preceding run is written
+    # Keep only rows of real readings. At the start of a run, the last view of the preceding run is written
     # again, although nothing was read at that instant.
     was_read = F.col("unseen_ns").isNotNull() | (F.col("seen_ns") == first_ns) | (F.col("state") == "end")
     return (
@@ -105,8 +109,12 @@ def _by_version(given: DataFrame, truth: DataFrame, runs: DataFrame) -> DataFram
     """Judge the answers that show a version of their topic.
 
     In:  :func:`answers`; valid truth rows with the column ``run``; table ``RUNS``.
-    Out: run, index, seen_ns; fell, relisted int, 0 or 1; older_ns long: the time for which the server has
-        given only older answers until the end of this answer; 0 if this answer is not older.
+    Out: one row per compared answer: run, index, seen_ns; fell, relisted, older_ns.
+
+        - fell int: 1 if the answer has an older version than the answer before, otherwise 0
+        - relisted int: always 0
+        - older_ns long: time from the first of a series of older answers until the end of this answer; 0 if
+          this answer is not older
     """
     sent = (
         truth.where((F.col("subject") == "topic") & (F.col("what") == "changing"))
@@ -133,10 +141,11 @@ def _by_version(given: DataFrame, truth: DataFrame, runs: DataFrame) -> DataFram
 
 
 def _by_list(given: DataFrame, runs: DataFrame) -> DataFrame:
-    """Judge the answers about topics whose routes list a broker that was gone for a while.
+    """Judge the answers about topics with a broker that was gone for a while.
 
     In:  :func:`answers`; table ``RUNS``.
-    Out: the columns of :func:`_by_version`.
+    Out: the columns of :func:`_by_version`; fell is always 0, relisted is 1 if the answer lists a broker
+        again.
     """
     begin = F.col("measure_begin_ns")
     gaps = (
@@ -179,7 +188,7 @@ def _by_list(given: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def _with_age(judged: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """Add ``older_ns``: the time for which each server has shown older answers without interruption.
+    """Add ``older_ns``: how long the server has given only older answers, at the end of each answer.
 
     In:  the columns ``keys``; run, index, seen_ns, still_ns; is_older boolean; fell, relisted int.
     Out: the columns of :func:`_by_version`.

@@ -1,6 +1,6 @@
-"""Facts that the page shows beside a headline measure, because the measure's name alone would mislead.
+"""Facts that the page shows with a headline measure, because the measure's name alone would mislead.
 
-Each fact holds for the runs of the page. The page shows the fact wherever it names the measure.
+A fact is true only for the runs of the page. The page shows it wherever it names the measure.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from routekeeper.bench.report.used_timers import session_is_lease, timers_of, un
 from routekeeper.bench.report.words import TIMERS, listed, name, quantity, say
 
 KILLED: Final = ("broker-dies", "kill", "left_by_clients_s")
-"""Scenario, case and measure: time until clients drop a killed broker. With ZooKeeper, this time follows from
-the session time-out."""
+"""Scenario, case and measure of the time until clients drop a killed broker. With ZooKeeper, this time
+follows from the session time-out."""
 
 
 def with_facts(lines: Sequence[Primary], sources: Sequence[Source], values: Values) -> list[Primary]:
-    """Return the headline measures; each has the facts that a reader needs to understand the measure."""
+    """Return the headline measures; add to each measure the facts that a reader needs to understand it."""
     return [replace(line, beside="; ".join(_facts(line, sources, values))) for line in lines]
 
 
@@ -60,10 +60,12 @@ def _is(line: Primary, place: tuple[str, str, str]) -> bool:
 
 
 def of_session(lines: Sequence[Primary], sources: Sequence[Source], values: Values) -> str:
-    """Return the sentence on a killed broker with each system's own timers.
+    """Return the sentence on the time until clients drop a killed broker, with each system's own timers.
 
-    The text is empty if no headline measure compares this case with ZooKeeper, or if ZooKeeper's session
-    time-out differs from RocketMQ's lease.
+    The text is empty in two cases:
+
+    - No headline measure compares this time with ZooKeeper.
+    - ZooKeeper's session time-out differs from RocketMQ's lease.
     """
     line = next((each for each in lines if _is(each, KILLED) and "zookeeper" in each.pair.arms), None)
     if line is None or not session_is_lease(sources, line.named.series):

@@ -1,17 +1,16 @@
 """Statistics of a difference over rounds: the median of the rounds' differences, and its interval.
 
-This module does no I/O and reads no clock.
+This module does no I/O and reads no clock. A difference is always the first design's value minus the second
+design's value.
 
 A round ("block" in the code) has one run of every design, in random order. Operations of one run are not
-independent, because they share processes and disturbances. Rounds share only the machine, so each round is
-one observation of the statistics.
+independent, because they share processes and disturbances. Rounds share only the machine. So the statistics
+count each round as one observation.
 
-The interval consists of order statistics, which need no assumption about the distribution. The range of ``n``
-independent differences misses the true median only if all differences lie on one side of it. That happens
-with probability ``1 / 2 ** (n - 1)``. So for any distribution, the range of six rounds contains the true
-median with a probability of 96.9 %, and the range of ten rounds with a probability of 99.8 %.
-
-A difference is always the first design's value minus the second design's value.
+The ends of the interval are differences of rounds (order statistics), so no distribution has to be assumed.
+The range of ``n`` independent differences misses the true median only if all of them lie on one side of it.
+The probability of this is ``1 / 2 ** (n - 1)``. So the range of six rounds contains the true median with a
+probability of 96.9 %, and the range of ten rounds with 99.8 %.
 """
 
 import math
@@ -30,7 +29,7 @@ All :data:`PRIMARY_MAX` verdicts together are right with a probability of 98 %.
 
 PRIMARY_MAX: Final = 8
 ABOVE_MIN: Final = 10
-"""Least number of observations above a shown percentile; with fewer, it depends on single requests."""
+"""Least number of observations above a percentile. With fewer, single requests would decide its value."""
 
 _Block = TypeVar("_Block", int, tuple[str, int])
 
@@ -39,10 +38,11 @@ Verdict = Literal["better", "worse", "equivalent", "inconclusive", "all blocks",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The median of the rounds' differences, and the interval that their order statistics give.
+    """The median of the rounds' differences, and an interval around it.
 
-    ``low`` and ``high`` may be infinite, if a design never recovered. If neither design recovered in a round,
-    the round's difference is unknown: it counts as -infinity for ``low``, and as +infinity for ``high``.
+    The ends of the interval (``low``, ``high``) may be infinite if a design never recovered. If neither
+    design recovered in a round, the difference of this round is unknown. It counts as -infinity for ``low``,
+    and as +infinity for ``high``.
     """
 
     value: float
@@ -58,10 +58,10 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One measure, one pair of designs and one series, with a margin that was set before any run.
+    """A comparison of two designs by one measure in one series, with a margin that was set before any run.
 
-    ``margin``: the smallest difference that would change a decision, in the measure's unit. None if the
-    measure is only described.
+    ``margin``: the smallest difference that would change a decision, in the measure's unit. None if the page
+    only shows the measure, and draws no conclusion.
     """
 
     measure: str
@@ -74,8 +74,8 @@ class Line:
 def differences(first: Mapping[_Block, float], second: Mapping[_Block, float]) -> list[float]:
     """Return first minus second for every round that has both values, in the order of the rounds.
 
-    A round without a valid run of one of the two designs is left out; no run of another round replaces the
-    missing run. Two infinite values give nan.
+    If one of the two designs has no valid run in a round, the round is left out. No run of another round
+    replaces the missing run. The difference of two infinite values is nan.
     """
     return [_minus(first[block], second[block]) for block in sorted(first.keys() & second.keys())]
 
@@ -112,17 +112,18 @@ def _median(ordered: Sequence[float]) -> float:
 def coverage(n: int, rank: int) -> float:
     """Return the probability that the true median lies between two of ``n`` ordered values.
 
-    The two values have the position ``rank``, one counted from the lowest and one from the highest value.
-    Position 0 is the lowest or highest value itself.
+    One of the two values has ``rank`` values below it, the other has ``rank`` values above it. With rank 0,
+    they are the lowest and the highest value.
     """
     missed: float = sum(math.comb(n, k) for k in range(rank + 1)) / 2**n
     return max(1 - 2 * missed, 0.0)
 
 
 def order_statistic(n: int) -> int:
-    """Return the highest rank whose interval reaches the probability ``CONFIDENCE``; 0 if no rank does.
+    """Return the highest rank for which the interval has at least the probability ``CONFIDENCE``.
 
-    The interval leaves out ``rank`` values at each end. Rank 0 means the range of all values.
+    The interval leaves out ``rank`` values at each end. Return 0, which means the range of all values, if no
+    rank gives this probability.
     """
     rank = 0
     while 2 * (rank + 1) < n and coverage(n, rank + 1) >= CONFIDENCE:
@@ -136,10 +137,11 @@ def judge(found: Estimate | None, line: Line) -> Verdict:
     - ``better`` and ``worse``: the whole interval lies beyond the margin.
     - ``equivalent``: the whole interval lies within the margin.
     - ``inconclusive``: all other cases.
+    - ``all blocks`` and ``mixed``: there are fewer than ``VERDICT_BLOCKS_MIN`` rounds, or no margin. The
+      result only says whether one design had the lower value in all rounds.
 
-    If one experiment finds ``better`` and another finds ``equivalent``, at least one of the two intervals
-    misses the true value. With fewer than ``VERDICT_BLOCKS_MIN`` rounds, the result only says whether all
-    rounds agree.
+    Two experiments can disagree: if one finds ``better`` and the other ``equivalent``, at least one of the
+    two intervals does not contain the true value.
     """
     if found is None:
         return "no block"
@@ -162,8 +164,8 @@ def percentile_may_be_told(n: int, quantile: float) -> bool:
 def percentile(rows: Sequence[tuple[float, int]], quantile: float) -> float | None:
     """Return a percentile of (value, count) rows; None if too few observations lie above it.
 
-    The rows are merged histograms or raw values. The percentile is the smallest value for which at least the
-    share ``quantile`` of the observations is not larger. It is never interpolated, so it may be infinite.
+    The rows are merged histograms or raw values. The percentile is the smallest value that the share
+    ``quantile`` of the observations does not exceed. It is never interpolated, so it may be infinite.
     """
     n = sum(count for _, count in rows)
     if not percentile_may_be_told(n, quantile):
@@ -180,9 +182,11 @@ def percentile(rows: Sequence[tuple[float, int]], quantile: float) -> float | No
 class Split:
     """A recovery time, split into a fixed part and a part that the timers' divisor scales.
 
-    ``low`` and ``high`` are bounds of the whole time with RocketMQ's own timers (divisor 1). Measurements at
-    two divisors determine both parts, and the bounds are equal. A measurement at one divisor gives bounds
-    only: ``low`` if no part scales, ``high`` if the whole time scales.
+    ``low`` and ``high`` are bounds of the whole time with RocketMQ's own timers (divisor 1).
+
+    - Measurements at two divisors determine both parts; the two bounds are then equal.
+    - A measurement at one divisor determines only the bounds. ``low`` holds if no part scales, ``high`` if
+      the whole time scales.
     """
 
     fixed: float | None
@@ -196,9 +200,10 @@ def split(measured: Mapping[float, float], kept: float = 0.0) -> Split | None:
     """Split a recovery time into a fixed and a scaled part, by its values at one or more divisors.
 
     Return None without values, or if a value is infinite. At divisor ``d`` a recovery takes ``fixed + scaled
-    / d``. If there are more than two divisors, only the smallest and the largest are used. No part can be
-    negative. If chance makes a part negative, it counts as 0, and the remaining part is fitted to both values
-    by least squares.
+    / d``. If there are more than two divisors, only the smallest and the largest are used.
+
+    No part can be negative. If chance makes a part negative, it counts as 0, and the remaining part is fitted
+    to both values by least squares.
 
     Args:
         measured: Values by divisor.
@@ -209,8 +214,8 @@ def split(measured: Mapping[float, float], kept: float = 0.0) -> Split | None:
     small, large = min(measured), max(measured)
     if small == large:
         value = measured[small]
-        # A recovery that ended while the servers were still down did not wait for their start. So its time
-        # does not contain the time for which they were down.
+        # If a recovery ended while the servers were still down, it did not wait for their start. Then its
+        # time does not contain the time for which the servers were down.
         known = kept if value >= kept else 0.0
         return Split(fixed=None, scaled=None, low=value, high=known + (value - known) * small)
     scaled = (measured[small] - measured[large]) / (1 / small - 1 / large)

@@ -1,4 +1,4 @@
-"""Conditions for a valid result: few other programs, requests that are sent on time, free CPU cores.
+"""Conditions for valid results: few other programs, requests that are sent on time, and free CPU cores.
 
 This module does no I/O and reads no clock.
 """
@@ -30,7 +30,7 @@ FULL_SHARE: Final = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """Disturbances of the used runs: each field maps a run to one figure."""
+    """Disturbances of the runs that the report uses. Each field maps a run to one figure."""
 
     others_cores: dict[str, float]
     """Number of cores that programs outside the run used."""
@@ -41,9 +41,9 @@ class Conditions:
 
     @property
     def disturbances(self) -> list[str]:
-        """Return the reasons why the runs allow no conclusions; empty if they allow conclusions.
+        """Return the reasons why the report draws no conclusions from the runs; empty if it draws some.
 
-        Runs of a design that used nearly all CPU cores are not considered: the design itself delayed the
+        If a design used nearly all CPU cores, its runs are not considered: the design itself delayed the
         load, and the report does not compare it with other designs.
         """
         found = []
@@ -79,7 +79,8 @@ class Conditions:
     def crowded(self) -> dict[Setting, tuple[int, int]]:
         """Return the designs that used nearly all CPU cores in more than ``BUSY_SHARE`` of their runs.
 
-        Each design has a pair: the number of such runs, and the number of all its runs.
+        The result maps each design (in one series and scenario) to a pair: the number of such runs, and the
+        number of all its runs.
         """
         shares: dict[Setting, list[float]] = defaultdict(list)
         for run, share in self.used_share.items():
@@ -101,7 +102,7 @@ def _too_many(values: list[float], limit: float) -> bool:
 
 
 def conditions(gold: Gold) -> Conditions:
-    """Return the disturbances of the used runs."""
+    """Return the disturbances of the runs that the report uses."""
     used = {source.run: source.manifest for source in gold.sources if source.left_out is None}
     of_machine = {
         row.run: row for row in gold.costs if row.role == "machine" and row.run in used and row.covered_ns

@@ -1,4 +1,4 @@
-"""Resources that processes and links used while measuring.
+"""Resources that processes, disks and links used during the measured time.
 
 Each function makes a DataFrame from DataFrames, without other inputs or effects.
 """
@@ -8,16 +8,18 @@ from pyspark.sql import functions as F
 
 
 def process_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
-    """Sum the resources of each role; a process started during the run counts from its first instruction.
+    """Sum the resources of each role in the measured time.
 
-    An index is the number of a process within its role; a process that is started again keeps its index.
+    A process that was started during the run counts from its start. An index is the number of a process
+    within its role. If a process is started again, the new process gets the same index.
 
     In:  valid process rows with the column ``run``; table ``RUNS``.
     Out: one row per (run, role):
 
         - covered_ns long: time from the first to the last sample; all other columns hold for this time
         - cpu_ns long
-        - rss_bytes long: sum over all indexes; an index counts with the largest size of any of its processes
+        - rss_bytes long: sum over all indexes of the largest resident size; if an index had several
+          processes, the largest of them counts
         - pids long: number of processes
         - processes long: number of indexes
         - busiest double: CPU cores that the busiest process used on average
@@ -67,11 +69,16 @@ def process_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def fault_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
-    """Sum the resources of each role in each fault's window; new processes count from their start.
+    """Sum the resources that each role used from the start of each fault.
+
+    A process that was started after the start of the fault counts from its own start. The window of a fault
+    ends at ``until_ns``.
 
     In:  valid process rows with the column ``run``; table ``RUNS``.
-    Out: one row per (run, fault, role): cpu_ns long, from the last sample before the fault until the last
-        sample in the fault's window; started long, processes that began in the window.
+    Out: one row per (run, fault, role):
+
+        - cpu_ns long: from the last sample before the fault until the last sample in the window
+        - started long: number of processes that were started after the start of the fault
     """
     window = F.col("window")
     at = F.col("t_ns") - F.col("measure_begin_ns")
@@ -96,12 +103,14 @@ def fault_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def disk_costs(samples: DataFrame) -> DataFrame:
-    """Sum the bytes that servers, and the disk device, wrote from the first to the last sample of a run.
+    """Sum the bytes that servers and the disk device wrote, from the first to the last sample of a run.
 
     In:  valid disk rows with the column ``run``.
-    Out: one row per (run, role): covered_ns, written_bytes, syncs, sectors long. A figure is null if a server
-        does not report it. It is also null if a server reports less than before, because its files were
-        replaced during the run.
+    Out: one row per (run, role): covered_ns, written_bytes, syncs, sectors long. A figure is null in two
+        cases:
+
+        - A server does not report it.
+        - A server's last figure is smaller than its first, because its files were replaced during the run.
     """
 
     def grown(name: str) -> Column:
@@ -124,7 +133,7 @@ def disk_costs(samples: DataFrame) -> DataFrame:
 
 
 def link_bytes(links: DataFrame, runs: DataFrame) -> DataFrame:
-    """Sum the bytes that the links of the harness's proxy carried while measuring.
+    """Sum the bytes that passed the links of the harness's proxy in the measured time.
 
     In:  valid link rows with the column ``run``; table ``RUNS``.
     Out: one row per (run, dialler, acceptor): covered_ns long, from the first to the last sample; bytes long,

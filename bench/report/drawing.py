@@ -2,9 +2,9 @@
 
 This module does no I/O and reads no clock.
 
-Coordinates are units of an SVG view box. Curves of a timeline use steps instead: one step to the right is one
-bin, and an SVG transformation stretches the steps. So each point needs only two small whole numbers, and a
-page of two thousand runs stays small.
+Coordinates are units of an SVG view box. The curves of a timeline count in bins instead: the next bin is one
+unit to the right, and an SVG transformation stretches the curve to its width. So each point needs only two
+small whole numbers. This keeps the page of two thousand runs small.
 """
 
 import math
@@ -60,7 +60,7 @@ class Timeline:
     """One SVG path (attribute ``d``) for each run: x counts bins from the fault, y is in drawing units."""
     middle: str
     step: float
-    """Width of a bin in units of the drawing. Bins are counted from the begin of the fault, which is at
+    """Width of a bin in units of the drawing. Bins are counted from the start of the fault, which is at
     ``begin``."""
     failed: list[tuple[float, float, float]]
     """Rectangles that show failed requests: x, width, and the share of failed requests (median of the runs).
@@ -85,7 +85,7 @@ def timeline(
 
     Args:
         rows: For each run, the bins of one operation around the fault.
-        from_s: Begin of the time axis in seconds after the fault; all designs share the axis.
+        from_s: Start of the time axis in seconds after the fault; all designs share the axis.
         until_s: End of the time axis, in seconds after the fault.
         healed_s: Seconds after which the fault was undone; None if it was not undone.
     """
@@ -164,7 +164,7 @@ def _path(points: Sequence[tuple[int, float]]) -> str:
             flat += 1
         else:
             close_flat()
-            # no space is needed before a minus sign
+            # SVG needs no space before a minus sign
             parts.append(f"l1 {y - y_before}" if y > y_before else f"l1{y - y_before}")
         place_before, y_before = place, y
     close_flat()
@@ -173,7 +173,7 @@ def _path(points: Sequence[tuple[int, float]]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strip:
-    """One design's rounds of one measure, as dots on an axis from 0 that all designs share."""
+    """One design's values of one measure: each round is a dot on an axis that all designs share."""
 
     arm: str
     dots: list[float]

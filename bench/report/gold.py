@@ -1,7 +1,7 @@
-"""The small tables that Spark's driver holds, with one frozen row class for each table (no I/O).
+"""The small tables that Spark's driver holds; each table has a frozen class for its rows (no I/O).
 
-The fields of a row class are the columns that a transform of Spark returns; building a row from other columns
-fails at once. No table grows with the number of requests.
+The fields of a class are the columns of a table that Spark computes. If the columns differ from the fields,
+the first row that is built raises an error. No table grows with the number of requests.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from routekeeper.bench.report.silver import Source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault of one run; instants in nanoseconds since measuring began."""
+    """One fault of one run. Instants are nanoseconds since the start of the run's measured time."""
 
     run: str
     fault: int
@@ -79,7 +79,7 @@ class Outcomes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bin:
-    """Outcomes of operations that were due in one tenth of a second; tenths count from the fault's begin."""
+    """Outcomes of operations that were due in the same tenth of a second, counted from the fault's start."""
 
     run: str
     fault: int
@@ -93,7 +93,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Number of operations with a latency in one bucket; operations during a fault are not counted.
+    """Number of operations outside of faults whose latency lies in one bucket.
 
     ``value_ns``: the bucket's middle.
     """
@@ -107,9 +107,10 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateBucket:
-    """Number of operations whose delay in the generator lies in one bucket.
+    """Number of operations whose delay lies in one bucket.
 
-    ``value_ns``: the bucket's middle.
+    The delay is the time from an operation's due instant until the generator sent it. ``value_ns``: the
+    bucket's middle.
     """
 
     run: str
@@ -122,8 +123,9 @@ class LateBucket:
 class Observed:
     """Numbers of the observers of one kind in one run, and of their observations.
 
-    ``topics``: number of topics that were observed. ``spans``: number of periods without a change in the
-    route that one observer showed for one topic, added up over all observers and topics.
+    - ``topics``: number of topics that were observed.
+    - ``spans``: sum over all observers and topics. A span is a time in which the route of one topic, as one
+      observer shows it, does not change.
     """
 
     run: str
@@ -196,9 +198,9 @@ class Unanswering:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backward:
-    """Answers of servers that went backwards: they showed an older state than an earlier answer.
+    """Answers of servers that went backwards: an answer showed an older state than an earlier answer.
 
-    ``fault``: the last fault that had begun; None before the first fault.
+    ``fault``: the last fault that began before the answer was read; None if there was none.
     """
 
     run: str
@@ -214,7 +216,7 @@ class Backward:
 class VisibleBucket:
     """Number of changes whose time until acknowledgement, or until visibility, lies in one bucket.
 
-    ``value_ns``: the bucket's middle; None for changes that were never acknowledged, or never visible.
+    ``value_ns``: the bucket's middle; None for changes that were never acknowledged, or were never visible.
     """
 
     run: str
@@ -228,11 +230,13 @@ class VisibleBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaleBin:
-    """Numbers of all answers and of up-to-date answers (``current``) whose age is about the same.
+    """Numbers of all answers, and of up-to-date answers (``current``), that have about the same age.
 
-    The age of an old answer is the time from the acknowledgement of a later version until the request was
-    sent. The age of an up-to-date answer is the time from the acknowledgement of the answer's own version
-    until the request was sent. ``bin``: twice the binary logarithm of the age in milliseconds, rounded down.
+    - The age of a stale answer is the time from the acknowledgement of a later version until the request was
+      sent.
+    - The age of an up-to-date answer is the time from the acknowledgement of its own version until the
+      request was sent.
+    - ``bin``: twice the binary logarithm of the age in milliseconds, rounded down.
     """
 
     run: str
@@ -249,9 +253,11 @@ class StaleBin:
 class Currency:
     """Numbers of observers that knew a change at one age of the change, summed over all changes.
 
-    An age is the time since the change began. ``n``: number of pairs of a change and an observer; a change
-    counts only if no later change had begun at this age. ``current``: number of these pairs in which the
-    observer knew the change.
+    The age of a change is the time since the change began. A change counts at an age only if no later change
+    had begun.
+
+    - ``n``: number of pairs of a change and an observer.
+    - ``current``: number of those pairs in which the observer knew the change.
     """
 
     run: str
@@ -265,8 +271,8 @@ class Currency:
 class NewTopic:
     """Times until a new topic could be used; None means never.
 
-    ``sent_ns``: until all producers could send to the topic. ``read_ns``: until the consumer group read from
-    it.
+    - ``sent_ns``: until all producers had sent to the topic.
+    - ``read_ns``: until the consumer group had read from the topic.
     """
 
     run: str
@@ -293,7 +299,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskCost:
-    """Bytes and syncs of one role's files in one run; for the role ``machine``, sectors of the device.
+    """Bytes that one role wrote to files in one run, and its syncs. The role ``machine`` has sectors instead.
 
     A figure is None if it was not reported.
     """
@@ -308,7 +314,7 @@ class DiskCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultCost:
-    """Resources that one role used in the time window of one fault."""
+    """Resources that one role used from the start of one fault to the end of the fault's window."""
 
     run: str
     fault: int
@@ -319,7 +325,7 @@ class FaultCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkBytes:
-    """Bytes that one link carried in one run, in both directions."""
+    """Bytes that one link carried in one run, in both directions together."""
 
     run: str
     dialler: str
@@ -358,7 +364,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
-    """Numbers of lines, and of bad lines, of one event file."""
+    """Number of all lines, and number of bad lines, in one event file."""
 
     run: str
     file: str
@@ -368,7 +374,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gold:
-    """All data of the page. Only ``sources`` and ``files`` also contain runs that are not used."""
+    """All data of the page. Runs that are not used appear only in ``sources`` and ``files``."""
 
     sources: list[Source]
     files: list[Lines] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The Spark job: it reads run folders, and writes Parquet, CSV and one HTML page.
+"""The Spark job that makes the report: it reads run folders, and writes Parquet, CSV and one HTML page.
 
 The same code runs as ``mqbench report``, ``python -m routekeeper.bench.report`` and ``spark-submit --master
 URL``. Paths are URIs that Spark understands.
@@ -30,7 +30,7 @@ from routekeeper.bench.report.silver import NoRuns
 
 
 def build_report(roots: Sequence[str], out: str, *, progress: Callable[[str], None]) -> str:
-    """Build the report of all runs at or below ``roots`` into ``out``; return ``report.html``'s path.
+    """Build the report of all runs at or below ``roots``, write it into ``out``, and return the page's path.
 
     Args:
         roots: URIs of result folders, or of folders within or above them.
@@ -119,7 +119,7 @@ def write_values(
 
 
 def write_lines(spark: SparkSession, out: str, lines: Sequence[answers.Primary]) -> None:
-    """Write the headline measures, which were named before anything ran, and the facts beside them."""
+    """Write the headline measures, which were named before anything ran, and the facts that explain them."""
     rows = [{**msgspec.to_builtins(line.named), "beside": line.beside} for line in lines]
     texts = ("name", "series", "scenario", "case", "measure", "unit", "better", "beside")
     columns = pa.schema(
@@ -131,12 +131,12 @@ def write_lines(spark: SparkSession, out: str, lines: Sequence[answers.Primary])
 
 
 def write_undivided(spark: SparkSession, out: str, apart: Sequence[answers.Taken]) -> None:
-    """Write the time of each recovery with RocketMQ's own timers, in s: bounds, parts and measured value.
+    """Write each recovery's time with RocketMQ's own timers, in s: bounds, parts and measured value.
 
-    The bounds ``least`` and ``most`` are computed from runs with divided timers, where possible. Runs with
-    two divisors determine the parts ``fixed`` and ``scaled``, and ``least`` and ``most`` are then equal. Runs
-    with one divisor give only the bounds. Bounds and parts are empty if the median of the runs with a used
-    divisor is infinite: the recovery never ended.
+    - ``least`` and ``most`` are the bounds. They are computed from runs with divided timers, where possible.
+    - ``fixed`` and ``scaled`` are the parts. Runs with two divisors determine the parts, and then the two
+      bounds are equal. Runs with one divisor give only the bounds.
+    - Bounds and parts are empty if, at a divisor that is used, the recovery never ended in the median run.
     """
     rows = [
         {
@@ -162,7 +162,7 @@ def write_undivided(spark: SparkSession, out: str, apart: Sequence[answers.Taken
 
 
 def write_conditions(spark: SparkSession, out: str, gold: Gold) -> None:
-    """Write each run's disturbances: other programs' cores, lateness of the load, share of used cores."""
+    """Write the conditions of each run: other programs' cores, lateness of the load, share of used cores."""
     shared = conditions(gold)
     rows = [
         {
@@ -182,7 +182,7 @@ def write_conditions(spark: SparkSession, out: str, gold: Gold) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the last line printed is the path of the page."""
+    """Run the command line. The last printed line is the path of the page."""
     parser = argparse.ArgumentParser(prog="mqbench report", description="Compare the arms from run folders.")
     parser.add_argument(
         "runs", nargs="+", metavar="RUNS", help="a result folder, or one within it: a path or URI"
@@ -217,8 +217,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _reason(error: BaseException) -> str:
     """Return the reason of an error in one line.
 
-    The text of an error of the JVM may name only the call that failed. The reason is then the innermost
-    cause.
+    An error of the JVM may name only the call that failed. Therefore, return the innermost cause of such an
+    error.
     """
     text = str(error)
     cause = getattr(error, "java_exception", None)

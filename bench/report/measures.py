@@ -1,7 +1,7 @@
-"""Every measure of the comparison: its definition, and its value for each run (no I/O, no clock).
+"""Every measure of the comparison: its definition, and its value in each run (no I/O, no clock).
 
-A value belongs to one series, scenario, case (the fault, or None), measure, design and round. If a server of
-a design died by itself in a run, all values of this run are infinite.
+A value belongs to a series, a scenario, a case (the fault, or None), a measure, a design and a round. If a
+server of a design ended by itself in a run, all values of this run are infinite.
 """
 
 import math
@@ -328,7 +328,7 @@ SHARE_MIN: Final = 20
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """Position of a value in the tables: series, scenario, case and measure, without design and round."""
+    """The series, scenario, case and measure to which a value belongs."""
 
     series: str
     scenario: str
@@ -368,10 +368,12 @@ def values(gold: Gold) -> Values:
 
 
 def floors(gold: Gold) -> dict[Place, dict[str, float]]:
-    """Return the longest true recovery in s that is recorded as 0, for every :class:`Place` and design.
+    """Return the longest recovery in s that is recorded as 0, for every :class:`Place` and design.
 
-    A disturbance is recorded as 0 in two cases: no request was due during it, or no request waited long
-    enough to count as disturbed.
+    A recovery is recorded as 0 in two cases:
+
+    - No request was due during the disturbance.
+    - No request waited long enough to count as disturbed.
     """
     by_run = {source.run: source for source in gold.sources if source.left_out is None}
     cases = {(row.run, row.fault): row for row in gold.faults}
@@ -396,7 +398,7 @@ round, the time is no result."""
 def set_by_plan(gold: Gold, found: Values) -> set[tuple[Place, str]]:
     """Return the :class:`Place` and design of all times that only show a length that the plan sets.
 
-    The times of such a design lie within 5 % of the same length in all rounds. These lengths are compared:
+    Such a time differs from one of these lengths by at most 5 %, in all rounds:
 
     - the length of the fault, if the fault ends
     - the length of the scenario
@@ -425,7 +427,8 @@ def set_by_plan(gold: Gold, found: Values) -> set[tuple[Place, str]]:
             rounds = [
                 (value / (1000 if unit == "ms" else 1), known[block]) for block, value in blocks.items()
             ]
-            # Compare the time between two readings only with measures that have this resolution.
+            # Compare the third length, the time between two readings, only with times that come from
+            # readings.
             kinds = range(3 if place.measure in STEPS else 2)
             if any(all(_is_near(value, each[kind]) for value, each in rounds) for kind in kinds):
                 planned.add((place, arm))
@@ -433,7 +436,7 @@ def set_by_plan(gold: Gold, found: Values) -> set[tuple[Place, str]]:
 
 
 GROWTH: Final = (0.8, 1.2)
-"""Range of a time's growth in s per second of the fault.
+"""Range of the seconds by which a time grows when the fault lasts one second longer.
 
 A time that grows within this range only shows the fault's length.
 """
@@ -444,10 +447,12 @@ def grown_with_the_cut(
 ) -> set[tuple[Place, str]]:
     """Return the :class:`Place` and design of all times that grow as fast as the fault's length.
 
-    A sweep is a group of cases that differ only in the fault's length. If a design's time grows so in a
-    sweep, the result names all cases of the sweep. One sweep isolates the leader, another isolates a
-    follower. If the time grows so in both sweeps, the result also names the case ``1-2``, in which one
-    server is cut off from the other two.
+    A sweep is a group of cases that differ only in the fault's length. In one sweep the leader is isolated,
+    in another sweep a follower is isolated.
+
+    If a design's time grows with the fault's length in a sweep, the result has all cases of this sweep. If
+    the time grows in both sweeps, the result also has the case ``1-2``, in which one server is cut off from
+    the other two.
     """
     points: dict[tuple[str, str, str, str, str], list[tuple[Place, float, float]]] = defaultdict(list)
     for place, arms in found.items():
@@ -473,7 +478,7 @@ def grown_with_the_cut(
 
 
 def _grows_so(points: Sequence[tuple[float, float]]) -> bool:
-    """Return True if values grow by about as much as the lengths, from each length to the next."""
+    """Return True if, from each length to the next, the values grow by about as much as the lengths."""
     ordered = sorted(points)
     steps = [
         (more - less) / (long - short) for (short, less), (long, more) in pairwise(ordered) if long > short
@@ -482,7 +487,10 @@ def _grows_so(points: Sequence[tuple[float, float]]) -> bool:
 
 
 def downs(gold: Gold) -> dict[Place, float]:
-    """Return the seconds for which servers were kept down, for measures whose time begins with the fault."""
+    """Return for each :class:`Place` the seconds for which the plan kept servers down.
+
+    The result has the places whose time begins with the fault, because such a time includes these seconds.
+    """
     by_run = {source.run: source for source in gold.sources if source.left_out is None}
     found: dict[Place, list[float]] = defaultdict(list)
     for row in gold.faults:
@@ -521,7 +529,7 @@ fault's length.
 
 
 def _recovery_of(row: Recovery, fault: Fault) -> str | None:
-    """Return the measure to which a row's recovery belongs; None if there is none."""
+    """Return the measure of the recovery in this row; None if no measure uses it."""
     key = row.op, row.scope
     if not parts_clients(fault):
         return _RECOVERY.get(key)
@@ -533,7 +541,7 @@ def _order(place: Place) -> tuple[str, str, str, int]:
 
 
 def _count_lost(found: Values, by_run: dict[str, Source]) -> None:
-    """Set all values of a scenario to infinity in runs whose server died by itself."""
+    """Set all values of a run to infinity if a server of its design ended by itself."""
     for source in by_run.values():
         if source.manifest is None or source.manifest.lost is None:
             continue
@@ -550,12 +558,12 @@ _Found = Iterator[tuple[str, str | None, str, float]]
 
 
 def is_struck(fault: Fault) -> bool:
-    """Return True if the fault hits a process; a new topic is recorded as a fault, too, but hits none."""
+    """Return True if the fault hits a process; a new topic is recorded as a fault, but hits no process."""
     return fault.kind not in CASES[NEW_TOPIC].values()
 
 
 def parts_clients(fault: Fault) -> bool:
-    """Return True if the fault puts clients on sides that cannot reach each other."""
+    """Return True if the fault separates clients from each other."""
     return fault.kind == "partition" and fault.case != "broker-nameserver"
 
 
@@ -634,8 +642,8 @@ def _of_routes(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
 def _of_backward_answers(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
     """Yield ``backward_answers`` and ``backward_s`` for each case, including values of 0.
 
-    Answers before the first fault of a scenario have no case. If the scenario has faults, the values for
-    these answers are yielded only if an answer went backwards.
+    Answers before the first fault of a scenario belong to no case. In a scenario with faults, their values
+    are yielded only if one of them went backwards.
     """
     compared = {row.run for row in gold.backward}
     found: dict[tuple[str, str | None], list[tuple[int, int]]] = {
@@ -680,9 +688,10 @@ def _of_messages(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
 def _of_quiet_times(gold: Gold, by_run: dict[str, Source]) -> _Found:
     """Yield latencies of times without a fault, and the resources used in scenarios without faults.
 
-    Latencies before faults belong to the run of the scenario ``quiet`` in the same round and design, together
-    with the latencies of this run itself. Latencies of the scenarios ``idle-300`` and ``staleness`` belong to
-    their own runs. Resources belong to the run that used them.
+    - Latencies measured before faults are merged with those of the scenario ``quiet`` in the same round and
+      design. They are yielded for the run of ``quiet``.
+    - Latencies of the scenarios ``idle-300`` and ``staleness`` are yielded for their own runs.
+    - Resources are yielded for the run that used them.
     """
     quiet_run = {_life(source): run for run, source in by_run.items() if source.scenario == "quiet"}
 
@@ -709,7 +718,8 @@ def _of_quiet_times(gold: Gold, by_run: dict[str, Source]) -> _Found:
     for seen in gold.visible:
         home = place(seen.run, seen.phase)
         if seen.observer == "nameserver" and home == seen.run and by_run[seen.run].scenario == "quiet":
-            # Nothing reads the servers in this scenario: every change would seem visible only after its end.
+            # The harness does not read the servers in this scenario. So a change would seem to become visible
+            # only after the scenario's end.
             continue
         if home is not None and seen.measure == "visible":
             value = math.inf if seen.value_ns is None else seen.value_ns / 1e6
@@ -766,7 +776,7 @@ OTHERS_CORES: Final = 0.25
 
 
 def others_cores(gold: Gold) -> dict[str, float]:
-    """Return the number of cores that other programs used during each run."""
+    """Return the average number of CPU cores that other programs used in each run."""
     ours: dict[str, int] = defaultdict(int)
     for row in gold.costs:
         if row.role != "machine":
@@ -779,7 +789,7 @@ def others_cores(gold: Gold) -> dict[str, float]:
 
 
 def _alone(gold: Gold) -> set[str]:
-    """Return the runs in which no program except the servers can have written much to the disk."""
+    """Return the runs in which only the servers can have written much to the disk."""
     others = others_cores(gold)
     return {
         source.run
@@ -793,8 +803,7 @@ def _life(source: Source) -> tuple[str, str, int, str]:
 
 
 def _of_costs(gold: Gold, quiet: set[str]) -> _Found:
-    # Divide by the time between the first and the last sample: there are no data for the remaining time of
-    # the run.
+    # Divide by the time between the first and the last sample, because the figures cover only this time.
     for row in gold.costs:
         if row.run in quiet and row.role == "nameserver" and row.covered_ns:
             minutes = row.covered_ns / 60e9

@@ -1,6 +1,7 @@
-"""The page: tables and answers, laid out for a person who decides. No I/O except reading the templates.
+"""The report page: tables and answers for a person who chooses a design.
 
-Templates are in ``templates/``; they escape all inserted values. The page needs no other file.
+The module reads the templates in ``templates/``, and does no other I/O. The templates escape all inserted
+values. The page is one file, and loads no other file.
 """
 
 import math
@@ -75,7 +76,7 @@ This wait adds to the measured times. At 25,000 requests a second, p90 is only t
 def page(gold: Gold, values: Values, neighbours: Collection[str] = ()) -> str:
     """Return the report as one self-contained HTML page.
 
-    For runs on a busy machine the page shows only figures, and leaves out differences, claims and advice.
+    If the machine was busy, the page shows only figures: no differences, no claims and no advice.
 
     Args:
         neighbours: File names of other pages in the same folder.
@@ -156,9 +157,9 @@ QUESTIONS: Final[list[tuple[str, list[str]]]] = answers.TEXTS["asked"]
 
 
 def _questions(ids: Collection[str], neighbours: Collection[str]) -> list[tuple[str, str]]:
-    """Return each question with a link: the first link of its list whose target exists.
+    """Return each question with a link: the first link of the question whose target exists.
 
-    The last target of each list always exists.
+    The target of the last link always exists.
     """
     there = {*(f"#{each}" for each in (*ids, "claim-d", "beyond")), *neighbours}
 
@@ -169,7 +170,7 @@ def _questions(ids: Collection[str], neighbours: Collection[str]) -> list[tuple[
 
 
 def _chart(answer: Answer, gold: Gold, used: Sequence[Source], values: Values) -> dict[str, Any] | None:
-    """Draw the first headline figure of a claim.
+    """Draw the first figure of a claim; figures that a headline measure compares come first.
 
     For each design, the drawing shows the rounds, their median, and the value with RocketMQ's own timers.
     """
@@ -196,7 +197,8 @@ def _chart(answer: Answer, gold: Gold, used: Sequence[Source], values: Values) -
 def _undivided(place: Place, gold: Gold, used: Sequence[Source], values: Values) -> dict[str, str]:
     """Return each design's value with RocketMQ's own timers (divisor 1), if it was measured or predicted.
 
-    For a design with sessions, the value also names the session time-out, because it differs between series.
+    If a design has sessions, its text also has the session time-out, because the time-out differs between
+    series.
     """
     apart = answers.taken_apart(values, divisors_of(used), downs(gold))
     found = {
@@ -219,12 +221,12 @@ def _of_session(used: Sequence[Source], series: str, arm: str) -> str:
 
 
 def _timers_of(series: Iterable[str]) -> str:
-    """Return the texts that describe the timers of these series, each text once."""
+    """Return the descriptions of these series' timers as one text; equal descriptions appear once."""
     return "; ".join(words.TIMERS[each] for each in dict.fromkeys(series))
 
 
 def divisors_of(used: Sequence[Source]) -> dict[str, float]:
-    """Return the series that differ only in the divisor of their timers, each with its divisor."""
+    """Map each series to its divisor, for the series that differ only in the divisor of their timers."""
     timed = (each for each in used if each.series in answers.TIMER_SERIES)
     return {each.series: each.manifest.divisor for each in timed if each.manifest is not None}
 
@@ -235,7 +237,10 @@ def kept_together(html: str) -> str:
 
 
 def environment() -> Environment:
-    """Return the template environment: inserted values are escaped, and an unknown name is an error."""
+    """Return the environment of the templates.
+
+    It escapes inserted values, and an unknown name in a template is an error.
+    """
     loader = DictLoader({name: _read(name) for name in ("page.html.j2", "macros.html.j2")})
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     functions = (
@@ -255,8 +260,8 @@ def _read(name: str) -> str:
 def _no_proof(lines: Sequence[Primary], blocks: int) -> str:
     """Return the warning that few rounds prove nothing; empty if no warning is needed.
 
-    The sentence gives the number of rounds of the main series. If the main series has enough rounds, the
-    sentence names another series with few rounds.
+    The warning names the number of rounds of the main series. If the main series has enough rounds, the
+    warning is about the other headline measures that have few rounds.
     """
     few = [line.blocks for line in lines if answers.LEANING_BLOCKS_MIN <= line.blocks < VERDICT_BLOCKS_MIN]
     return words.no_proof(blocks, len(lines)) or words.no_proof(min(few, default=0), len(few))
@@ -307,7 +312,10 @@ def _warnings(gold: Gold, used: Sequence[Source], blocks: int, shared: Condition
 
 
 def _backward(gold: Gold, used: Sequence[Source]) -> list[str]:
-    """Return the sentence about designs whose servers' answers went backwards; empty if there are none."""
+    """Return a warning about the designs whose servers gave answers that went backwards.
+
+    The result is empty if no answer went backwards.
+    """
     arm_of = {source.run: source.arm for source in used}
     bad = [row for row in gold.backward if row.fell + row.relisted]
     if not bad:
@@ -328,7 +336,7 @@ def _title(scenario: str) -> str:
 
 
 def named_lines(used: Sequence[Source]) -> list[Line]:
-    """Return the headline measures that the manifests of the runs list, each once."""
+    """Return the headline measures from the manifests of the runs, without repetitions."""
     found: dict[tuple[object, ...], Line] = {}
     for source in used:
         if source.manifest is not None:
@@ -338,7 +346,7 @@ def named_lines(used: Sequence[Source]) -> list[Line]:
 
 
 def _interval(line: Primary) -> str:
-    """Return the median difference of a headline measure, and the interval of the difference."""
+    """Return the median difference of a headline measure and the interval of this difference, as text."""
     unit, told = MEASURES[line.named.measure].unit, line.pair.estimate
     if told is None:
         return ""
@@ -384,8 +392,8 @@ def _crossed(
     """Arrange results as a table with a column for each design.
 
     Args:
-        found: Triples: the sort key of the table row, which ends with the row's title; the design; the
-            result.
+        found: Triples (sort key of the table row, design, result). The last part of the key is the row's
+            title.
         cell: Makes a cell from the results of one design in one row.
     """
     by_row: dict[tuple[Any, ...], dict[str, list[_T]]] = defaultdict(lambda: defaultdict(list))
@@ -398,7 +406,7 @@ def _crossed(
 
 
 def _currency(gold: Gold, used: Sequence[Source], arms: Sequence[str]) -> list[dict[str, Any]]:
-    """Return a table of the share of nameservers and clients that knew a change, by the change's age."""
+    """Return a table of the share of nameservers and clients that knew a change, by the age of the change."""
     arm_of = {each.run: each.arm for each in used if each.series in SECTIONS and each.scenario == "staleness"}
 
     def cell(rows: Sequence[Currency]) -> str:
@@ -431,7 +439,7 @@ def _case(
     *,
     told: bool,
 ) -> dict[str, Any]:
-    """Return a case's figures; the page folds away the figures that do not differ in every round."""
+    """Return the figures of a case. Figures that do not differ in every round are folded away."""
     mine = [row for row in rows if row.place.case == case]
     differing = [row for row in mine if row.differs or row.unjudged or row.set_by_plan or row.is_endless]
     few = not differing and not any(row.can_tell for row in mine)
@@ -499,7 +507,7 @@ _STAGES: Final = {"during": "during the fault", "after": "after the fault"}
 def _sides(
     gold: Gold, used: Sequence[Source], scenario: str, case: str, arms: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return a table of the shares of read outcomes on each side of a partition, during and after it."""
+    """Return a table of the outcomes of reads on each side of a partition, during and after the partition."""
     faults = _faults(gold, used, scenario, case)
     if not any(fault.kind == "partition" for _, fault in faults.values()):
         return []
@@ -530,7 +538,7 @@ def _timers(gold: Gold, used: Sequence[Source], values: Values, arms: Sequence[s
         "divided": words.listed([f"{divisor:g}" for divisor in divided]),
         "rows": _crossed(found, arms, lambda each: _taken(each[0]) if each else ("not disturbed", [])),
         "label": words.listed([words.TIMERS[series] for series in divisors or [MAIN_SERIES]]),
-        "folded": len(divisors) == 1,  # fold the table: a single divisor gives only bounds
+        "folded": len(divisors) == 1,  # fold away the table: a single divisor gives only bounds
         "used": used_timers(used, MAIN_SERIES),
         "session": undivided_session(used, MAIN_SERIES, "zookeeper"),
         "session_is_lease": session_is_lease(used, MAIN_SERIES),
@@ -538,16 +546,16 @@ def _timers(gold: Gold, used: Sequence[Source], values: Values, arms: Sequence[s
 
 
 def _arms(used: Sequence[Source]) -> list[str]:
-    """Return the designs with runs, in column order.
+    """Return the designs that have runs, in the order of the columns.
 
-    Arms without a column of their own are returned only if no other arm has runs.
+    A design without a column of its own is returned only if no design with a column has runs.
     """
     there = {source.arm for source in used}
     return [arm for arm in SHOWN if arm in there] or sorted(there) or list(ARMS)
 
 
 def _is_beside(used: Sequence[Source]) -> bool:
-    """Return True if RocketMQ's own brokers and client ran, to be compared with ours.
+    """Return True if there are runs with RocketMQ's own brokers and client, to be compared with ours.
 
     In this case the page shows only this comparison.
     """
@@ -560,10 +568,10 @@ def _where(place: Place) -> str:
 
 
 def _taken(taken: answers.Taken) -> tuple[str, list[str]]:
-    """Return the text for a recovery time with RocketMQ's own timers, and the notes to show with this text.
+    """Return a recovery time with RocketMQ's own timers as text, and notes on this time.
 
-    The first note names the fixed part and the part that the timers scale. If a predicted time was also
-    measured, the second note names the measured time and its difference from the prediction.
+    The first note has the fixed part, and the part that scales with the timers. If the time was predicted and
+    also measured, the second note has the measured time and its difference from the prediction.
     """
     apart, measured = taken.split, taken.measured
     if apart is None:
@@ -592,7 +600,19 @@ def _controls(every: Sequence[Row], *, told: bool) -> list[dict[str, str]]:
         if there:
             said = ("; ".join(differing) or alike) if told else "not shown: the machine was busy"
             names = f"{words.name(pair[0])} and {words.name(pair[1])}"
-            found.append({"pair": names, "measures": str(len(there)), "differing": said})
+            kinds = [row.control(each) for row, each in there]
+            counts = (kinds.count("zero"), kinds.count("equal"), kinds.count("open"))
+            zero, equal, unclear = (str(each) if told else "not shown" for each in counts)
+            found.append(
+                {
+                    "pair": names,
+                    "measures": str(len(there)),
+                    "zero": zero,
+                    "equal": equal,
+                    "unclear": unclear,
+                    "differing": said,
+                }
+            )
     return found
 
 
@@ -613,7 +633,7 @@ def _other_series(used: Sequence[Source], every: Sequence[Row]) -> list[dict[str
 
 
 def _trust(gold: Gold, used: Sequence[Source], every: Sequence[Row], shared: Conditions) -> list[str]:
-    """Return the sentences on the validity of the figures: one for each watched condition."""
+    """Return the sentences that say how far a reader can trust the figures."""
     manifests = [source.manifest for source in used if source.manifest is not None]
     kernel = sum(each.links == "kernel" for each in manifests)
     where = "network namespaces" if kernel else "loopback"
@@ -667,9 +687,10 @@ def _trust(gold: Gold, used: Sequence[Source], every: Sequence[Row], shared: Con
 
 
 def _watched(name: str, values: Sequence[float], limit: float, beyond: str) -> list[str]:
-    """Return a sentence with the median and the worst run of a watched condition; empty list without data.
+    """Return a sentence on a condition that was watched in each run; no sentence without data.
 
-    The sentence also says how many runs exceed the limit, and what that means (``beyond``).
+    The sentence has the median and the worst value, and the number of runs above the limit. The text
+    ``beyond`` says what such a run means.
     """
     if not values:
         return []

@@ -24,7 +24,7 @@ QUIET: Final = (
 
 
 class NoPicture(Exception):
-    """There is no browser, or the browser made no picture."""
+    """No picture was made: there is no browser, the browser failed, or the file cannot be written."""
 
 
 def browser() -> str:
@@ -45,7 +45,8 @@ def picture(
 ) -> None:
     """Show the page in a browser window of this size, and write the window's content as PNG.
 
-    If ``width`` is below ``WINDOW_MIN``, the picture is ``WINDOW_MIN`` wide; the page fills its left part.
+    If ``width`` is below ``WINDOW_MIN``, the picture is ``WINDOW_MIN`` wide, and the page fills only its left
+    part.
 
     Args:
         section: Name of the section at which the picture begins, such as ``trust`` of ``report.html#trust``.
@@ -64,7 +65,8 @@ def picture(
             raise NoPicture(f"the page has no section {section}, but {', '.join(known) or 'none at all'}")
         shown += f"#{section}"
     with tempfile.TemporaryDirectory() as scratch:
-        # A new window always shows the page's top. A frame in the window can be scrolled to a section.
+        # A new window always shows the top of a page. To show a section, put the page into a frame: a frame
+        # can be scrolled.
         if width < WINDOW_MIN or section is not None:
             frame = Path(scratch) / "frame.html"
             style = f"width:{width}px;height:{height}px;border:0;display:block"
@@ -76,7 +78,8 @@ def picture(
         command = [browser(), *QUIET, f"--user-data-dir={scratch}/profile"]
         command += [f"--window-size={max(width, WINDOW_MIN)},{height}", "--virtual-time-budget=3000"]
         command += [f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
-        # Let the browser write a new file: an older picture at FILE would hide that the browser wrote none.
+        # Let the browser write a new file, and copy it. With an older picture at FILE, it would stay
+        # unnoticed that the browser wrote nothing.
         made = Path(scratch) / "picture.png"
         command += [f"--screenshot={made}", shown]
         try:

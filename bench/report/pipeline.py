@@ -1,9 +1,11 @@
-"""The Spark jobs that make the report's small tables from run folders: their inputs and outputs.
+"""The Spark jobs that make the report's small tables from run folders.
 
-A few jobs compute any number of tables. JSON is read once for each run (into ``silver/``). The harness's own
-records (faults, starts and ends of brokers) come to the driver. All other tables are computed together, so
-that parts that tables share are computed once. The driver receives the small tables and writes them to
-``marts/``.
+- The JSON of each run is read only once; ``silver/`` keeps it in typed form.
+- The driver receives the harness's own records: faults, and starts and ends of brokers.
+- All other tables are computed in one job, so that parts that several tables use are computed once.
+- The driver receives these small tables, and writes them to ``marts/``.
+
+So the number of Spark jobs does not grow with the number of tables.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ def compute(
     small: bool = False,
     progress: Callable[[str], None],
 ) -> gold.Gold:
-    """Update ``silver/`` below ``out`` from the runs at or below ``roots``, and return the tables.
+    """Read the runs at or below ``roots``, and return the tables. Update ``silver/`` below ``out``.
 
     Args:
         small: True if there is so little data that Spark spends more time on plans than on rows. Allowed only
@@ -62,7 +64,7 @@ def compute(
     silver.write_events(spark, new, out)
     found = silver.events(spark, out)
     if small:
-        found = found.localCheckpoint(eager=False)  # scan the files once for all tables
+        found = found.localCheckpoint(eager=False)  # so that the files are read once for all tables
     facts = gather(
         {
             "files": silver.line_quality(found),
@@ -168,7 +170,7 @@ def _is_new_topic(fault: gold.Fault) -> bool:
 def _frames(
     found: DataFrame, runs: DataFrame, kinds: set[str], *, new_topics: bool, small: bool
 ) -> tuple[list[DataFrame], dict[str, DataFrame]]:
-    """Return the frames to keep until all tables are computed, and the tables by name.
+    """Return two results: the frames that must be kept until all tables are computed, and the tables by name.
 
     Args:
         kinds: Kinds of events that exist. A table that needs another kind is empty, and is not computed.
@@ -177,11 +179,13 @@ def _frames(
     kept: list[DataFrame] = []
 
     def keep(frame: DataFrame) -> DataFrame:
-        """Compute a frame once, because several tables read it; return the frame to use.
+        """Make Spark compute a frame only once, because several tables read it; return the frame to use.
 
-        If the frame does not fit into memory, Spark moves it to disk. With little data, the frame's plan is
-        cut off as well: otherwise Spark would analyse the plan again for each table. On a cluster the plan is
-        kept, because Spark needs it to compute the results of a lost executor again.
+        If the frame does not fit into memory, Spark moves it to disk.
+
+        With little data, also cut off the frame's plan: otherwise Spark would analyse the plan again for each
+        table. On a cluster the plan must stay: if an executor is lost, Spark computes its results again from
+        the plan.
         """
         if small:
             return frame.localCheckpoint(eager=False)
@@ -234,12 +238,12 @@ def _frames(
 def gather(frames: Mapping[str, DataFrame]) -> dict[str, pa.Table]:
     """Compute small tables in one job, and bring them to the driver.
 
-    The rows of all tables become rows of one wide table. Columns of the same type share a column of the wide
-    table. For example, the second ``bigint`` column of every table is the same wide column. So each row has
-    few nulls.
+    The rows of all tables become rows of one wide table. Tables share the columns of the wide table by type:
+    for example, the second ``bigint`` column of every table uses the same column of the wide table. So few
+    cells of a row are null.
     """
-    shared: dict[str, list[str]] = {}  # maps a type to its columns of the wide table
-    assigned: dict[str, dict[str, str]] = {}  # maps a table to its columns, each with its wide column
+    shared: dict[str, list[str]] = {}  # maps a type to the columns of the wide table
+    assigned: dict[str, dict[str, str]] = {}  # for each table: maps a column to its wide column
     for name, frame in frames.items():
         used: Counter[str] = Counter()
         assigned[name] = {}
@@ -275,7 +279,7 @@ def gather(frames: Mapping[str, DataFrame]) -> dict[str, pa.Table]:
 
 
 def _in_order(table: pa.Table) -> pa.Table:
-    """Return the table with sorted rows: tasks end in any order, but equal runs must make equal pages."""
+    """Return the table with sorted rows. Tasks end in any order, but equal runs must make equal pages."""
     return table.sort_by(
         [(field.name, "ascending") for field in table.schema if not pa.types.is_nested(field.type)]
     )

@@ -1,7 +1,10 @@
-"""Outcomes of requests: judged by the true states in the harness's log, and counted by their due time.
+"""Requests of clients and brokers: verdicts on their answers, waiting times, and recoveries from faults.
 
-Each function makes a DataFrame from DataFrames and has no other effect. The functions use Spark's built-in
-expressions only, so that executors need none of our code.
+Each function makes a DataFrame from DataFrames and has no other effect. The functions use only Spark's
+built-in expressions, so the executors need none of our code.
+
+The instant at which a request was due decides to which fault and to which time step it belongs. A request is
+judged by the harness's log, which contains the true state of every broker and topic.
 """
 
 from typing import Final
@@ -12,20 +15,20 @@ from pyspark.sql import functions as F
 from routekeeper.bench.resolution import WAITED_NS
 
 LATE_NS: Final = 1_000_000_000
-"""Time in ns; a message that takes longer counts as late."""
+"""Longest time in ns for a message or an answer; after this time, it counts as late."""
 
 BIN_NS: Final = 100_000_000
 """Width in ns of one time step of the timelines."""
 
 HISTOGRAM_BITS: Final = 7
-"""Number of bits that choose a bucket: the values from one power of two to the next have 2 ** 7 buckets.
+"""Number of bits that choose a bucket. There are 2 ** 7 buckets from one power of two to the next.
 
 So a bucket's middle is within 0.4 % of each value in the bucket.
 """
 
 UNANSWERED: Final = ("refused", "failed")
 WRONG: Final = ("missing", "ghost", *UNANSWERED)
-"""Verdicts that always count as disturbed by a fault, no matter how fast the answer came."""
+"""Verdicts with which a request counts as disturbed, no matter how fast the answer came."""
 
 ROUTE_OPS: Final = ("lookup", "newcomer")
 
@@ -33,7 +36,7 @@ ROUTE_OPS: Final = ("lookup", "newcomer")
 def holders(ops: DataFrame, runs: DataFrame) -> DataFrame:
     """Collect the brokers of each topic: every broker that any answer of the cluster lists.
 
-    No answer invents a broker, so the union of all answers is the true list.
+    A server lists only brokers that have registered the topic, so the union of all answers is the true list.
 
     In:  valid operation rows with the column ``run``; table ``RUNS``.
     Out: one row per (life, topic): holders array<int>, the numbers of the brokers. ``life`` names a cluster
@@ -54,15 +57,15 @@ def holders(ops: DataFrame, runs: DataFrame) -> DataFrame:
 def superseded(changed: DataFrame) -> DataFrame:
     """Compute for each version of a topic when a later version was first sent, and first acknowledged.
 
-    The acknowledgement of the next version may be missing; then the acknowledgement of any later version
+    A version whose acknowledgement is missing is skipped: the first acknowledgement of any later version
     counts.
 
     In:  :func:`routekeeper.bench.report.routes.changes`.
     Out: one row per (run, topic, version) that has a later version: newer_begun_ns long; newer_acked_ns long,
         null if no later version was acknowledged.
     """
-    # Sort the rows backwards, so that the window ends at the current row. Spark would compute a window up to
-    # the partition's end anew for each row.
+    # Sort the rows backwards, so that Spark's window ends at the current row. If the window ended at the end
+    # of the partition, Spark would compute it anew for each row.
     from_here = (
         Window.partitionBy("run", "topic")
         .orderBy(F.desc("version"))
@@ -77,25 +80,33 @@ def superseded(changed: DataFrame) -> DataFrame:
 
 
 def judged(ops: DataFrame, runs: DataFrame, held: DataFrame, changed: DataFrame) -> DataFrame:
-    """Keep the operations that were due while measuring, with the judgement and the fault of each operation.
+    """Judge each operation that was due in the measured time, and find the fault to which it belongs.
 
-    The judgement of a route:
+    The verdict on a route is the first of these that is true:
 
-    - ``right``: it lists every broker of its topic that this client can reach, and no other broker.
-    - ``missing``: a broker that the client can reach is not listed, or there is no route at all.
-    - ``ghost``: the only mistake is a listed broker that the client cannot reach. The broker is dead, or a
-      fault has cut it off from the client's side.
-    - ``returning``: a broker has come back since the fault began, and is not listed yet. This is neither
-      right nor wrong.
-    - ``stale``: the only mistake is an old version. A later version of the topic had been acknowledged before
-      the request was sent.
+    - ``missing``: the route omits a broker that the client can reach, and that did not come back since the
+      fault began.
+    - ``ghost``: the route lists a broker that the client cannot reach. The broker is dead, or the fault has
+      cut it off from the client's side.
+    - ``returning``: the route omits a broker that has come back since the fault began. This is neither right
+      nor wrong.
+    - ``stale``: the route has an old version. A later version of the topic had been acknowledged before the
+      request was sent.
+    - ``right``: none of the above.
 
-    A broker that went or came back between request and answer is not judged. Operations other than route
-    reads are ``right`` if they succeeded. An operation that the server declined is ``refused``. Any other
-    operation without success is ``failed``.
+    A broker that went or came back between request and answer does not change the verdict.
 
-    An operation belongs to the fault in whose window it was due. An operation that was in flight when the
-    fault began belongs to that fault, too; its offset is negative.
+    The verdict on another operation is ``right`` if it succeeded. Any operation is ``refused`` if the server
+    declined it, and ``failed`` if it failed in another way.
+
+    The window of a fault has two parts: a quiet time before the fault, and the time in which the report looks
+    for effects of the fault; see :data:`routekeeper.bench.report.tables.FAULTS`. An operation has one of
+    three phases:
+
+    - ``reference``: it was due in the quiet time before a fault, and was answered before the fault began.
+    - ``fault``: it was due in the second part of the window. An operation that was in flight when the fault
+      began has this phase, too; its offset is negative.
+    - ``quiet``: it was due in no window.
 
     In:  valid operation rows with the column ``run``, including :func:`registrations`; table ``RUNS``;
         :func:`holders`; :func:`routekeeper.bench.report.routes.changes`.
@@ -104,10 +115,11 @@ def judged(ops: DataFrame, runs: DataFrame, held: DataFrame, changed: DataFrame)
         - behind_ns: for a stale answer, the time from the acknowledgement of a later version until the
           request was sent
         - changing: true if a later version began to be sent before the answer came
+        - fault: the fault in whose window the operation was due; null if it was due in no window
         - healed: true if the fault was already undone when the operation was due
-        - phase: ``fault``, ``reference`` (before a fault) or ``quiet`` (in no window)
-        - unreachable: true if a route lists a broker that the client cannot reach, even if the route has
-          other mistakes as well
+        - offset_ns: time from the start of the fault until the operation was due
+        - unreachable: true if a route lists a broker that the client cannot reach, also if the verdict is
+          ``missing``
     """
     due, done, begin = F.col("due_ns"), F.col("done_ns"), F.col("measure_begin_ns")
     window = F.col("window")
@@ -163,7 +175,7 @@ def judged(ops: DataFrame, runs: DataFrame, held: DataFrame, changed: DataFrame)
 def _behind_ns() -> Column:
     """Return the time in ns from the acknowledgement of a later version until the route was requested.
 
-    Return null if the route's version was the newest.
+    Return null if no later version had been acknowledged.
     """
     route = F.col("op").isin(*ROUTE_OPS) & (F.col("outcome") == "ok")
     behind = F.col("sent_ns") - F.col("newer_acked_ns")
@@ -171,7 +183,7 @@ def _behind_ns() -> Column:
 
 
 def _answered() -> Column:
-    """Return true for an answered route query, including the answer that there is no route."""
+    """Return true for a route query that was answered. "There is no route" is an answer, too."""
     return F.col("op").isin(*ROUTE_OPS) & F.col("outcome").isin("ok", "absent")
 
 
@@ -180,9 +192,9 @@ def _listed() -> Column:
 
 
 def _haunted() -> Column:
-    """Return true if a route lists a broker that was gone during the whole time from request to answer.
+    """Return true if a route lists a broker that was gone from the request to the answer.
 
-    A broker whose restart has begun does not count as gone.
+    A broker does not count as gone as soon as its restart has begun.
     """
     sent, done = F.col("sent_ns"), F.col("done_ns")
 
@@ -210,7 +222,7 @@ def _verdict() -> Column:
     def returned(broker: Column) -> Column:
         """Return true if a broker came back after the present fault began.
 
-        Brokers that came back earlier must be listed again by now.
+        A broker that came back before the fault does not count: it must be listed by now.
         """
         return F.exists(
             "gaps",
@@ -224,8 +236,8 @@ def _verdict() -> Column:
     def lacks(*, new: bool) -> Column:
         """Return true if the route omits a broker that the client can reach.
 
-        If ``new`` is True, only brokers count that came back after the present fault began. Otherwise only
-        the remaining brokers count.
+        If ``new`` is True, check only the brokers that came back after the present fault began. If it is
+        False, check only the other brokers.
         """
         return F.exists(
             F.coalesce("holders", F.array().cast("array<int>")),
@@ -252,11 +264,14 @@ def registrations(ops: DataFrame) -> DataFrame:
     """Join the requests that one broker sent to all servers at the same time into one operation.
 
     The operation succeeds when the first server accepts its request. If the servers replicate their table,
-    all servers then know the change. Without replication, other servers may not know the change yet; their
-    routes show that.
+    the change is then safe, and all servers will show it. Without replication, the other servers may not know
+    the change yet; the routes that they return show this.
 
-    A heartbeat is no registration: it changes nothing, a raft member answers it without a leader, and
-    ZooKeeper's brokers send no heartbeats.
+    A heartbeat does not count as a registration, for three reasons:
+
+    - It changes nothing.
+    - A raft member answers it without a leader.
+    - ZooKeeper's brokers send no heartbeats.
 
     In:  valid operation rows with the column ``run``.
     Out: the same columns; op ``registration``, or ``heartbeat`` if the request changes nothing; target null.
@@ -293,30 +308,40 @@ def recoveries(requests: DataFrame) -> DataFrame:
 
     A request is disturbed in any of these cases:
 
-    - it failed, or its answer was wrong;
-    - the client waited longer than ``WAITED_NS`` for the answer;
-    - the answer's version was superseded more than ``WAITED_NS`` ago: an old route that comes at once is no
-      better than a new route after a wait.
+    - It failed, or its answer was wrong.
+    - The client waited longer than ``WAITED_NS`` for the answer.
+    - The answer is stale by more than ``WAITED_NS``. Such an answer is no better than a new route after a
+      wait.
 
-    Recovery ends at the first right answer that came at or after the instant at which the last disturbed
-    request was due. For requests to a single server (``newcomer``, ``announce``), the end is computed for
-    each server, and the latest end counts.
+    To find the end of the recovery, take the instant at which the last disturbed request was due. The
+    recovery ends with the first right answer that came at or after this instant. For requests to a single
+    server (``newcomer``, ``announce``), each server has its own recovery, and the latest end counts.
 
     In:  ``REQUESTS``.
-    Out: one row per (run, fault, op, scope); scope is ``all``, ``struck`` or ``others`` (servers), or
-        ``side-a``... (clients):
+    Out: one row per (run, fault, op, scope). The scope names the requests that are counted: ``all``; requests
+        to servers that the fault hit (``struck``) or did not hit (``others``); or requests of clients on one
+        side (``side-a``...). The columns are numbers of requests (long):
 
-        - n, right, stale, missing, ghost, refused, failed, unknown, waited, late, queued long
-        - unreachable long: routes that list a broker which the client cannot reach
-        - behind_ns long: the largest ``behind_ns`` of a stale answer, 0 without a stale answer
-        - recovered_ns long: time from the fault's begin until the end of the recovery; 0 if nothing was
-          disturbed, null if requests never became right
-        - first_ns long: time from the fault's begin until the first disturbed request was due
-        - slowest_ns long: the longest wait for a right answer
-        - stuck_ns long: the longest wait for any answer
-        - lateness_ns long: the longest delay with which the generator sent a request
-        - gap_ns long: the longest time after the fault's begin in which no request was due; for requests to a
-          single server, the longest such time of any server. A shorter disturbance may not have been noticed
+        - n: all requests
+        - right, stale, missing, ghost, refused, failed: requests with this verdict
+        - unknown: requests after which the client does not know whether the server carried them out
+        - waited: right answers for which the client waited longer than ``WAITED_NS``
+        - late: right answers for which the client waited longer than ``LATE_NS``
+        - queued: requests that were sent late, because no user was free when they were due
+        - unreachable: routes that list a broker which the client cannot reach
+
+        and times (long):
+
+        - behind_ns: the largest ``behind_ns`` of a stale answer; 0 without a stale answer
+        - recovered_ns: from the fault's start until the end of the recovery; 0 if no request was disturbed,
+          null if no right answer came after the last disturbed request
+        - first_ns: from the fault's start until the first disturbed request was due
+        - slowest_ns: the longest wait for a right answer
+        - stuck_ns: the longest wait for any answer
+        - lateness_ns: the longest delay with which the generator sent a request
+        - gap_ns: the longest time after the fault's start in which no request was due. For requests to a
+          single server, it is the longest such time of any server. A disturbance that is shorter may stay
+          unnoticed
     """
     keys = ["run", "fault", "op", "scope"]
     per_server = F.col("op").isin("newcomer", "announce") & F.col("target").isNotNull()
@@ -396,8 +421,11 @@ def outcomes(requests: DataFrame) -> DataFrame:
     """Count the outcomes of route reads for each side of a fault, before, during and after the fault.
 
     In:  ``REQUESTS``.
-    Out: one row per (run, fault, stage, op, side): stage: ``before`` or ``during`` the fault, or ``after`` it
-        was undone; n, right, stale, wrong (missing or ghost), returning, refused, failed long.
+    Out: one row per (run, fault, stage, op, side):
+
+        - stage: ``before`` or ``during`` the fault, or ``after`` it was undone
+        - n, right, stale, wrong, returning, refused, failed long: numbers of reads; ``wrong`` is missing or
+          ghost
     """
     verdict = F.col("verdict")
     named = ("right", "stale", "returning", "refused", "failed")
@@ -417,12 +445,14 @@ def outcomes(requests: DataFrame) -> DataFrame:
 
 
 def timelines(requests: DataFrame) -> DataFrame:
-    """Count operations around each fault by their due time.
+    """Count the operations that were due in each time step around a fault.
 
     In:  ``REQUESTS``.
-    Out: one row per (run, fault, op, bin). bin int: number of ``BIN_NS`` from the fault's begin, negative
-        before it. n, right and failed are counts of type long; failed counts unanswered, missing and ghost.
-        slowest_ns long: the longest wait for any answer.
+    Out: one row per (run, fault, op, bin):
+
+        - bin int: number of the step from the fault's start, negative before it; a step takes ``BIN_NS``
+        - n, right, failed long: numbers of operations; ``failed`` is refused, failed, missing or ghost
+        - slowest_ns long: the longest wait for any answer
     """
     return (
         requests.where(F.col("phase") != "quiet")
@@ -438,10 +468,10 @@ def timelines(requests: DataFrame) -> DataFrame:
 
 
 def latency_histogram(requests: DataFrame) -> DataFrame:
-    """Count answered operations outside of faults by their latency, from the due instant to the answer.
+    """Count the answered operations outside of faults by their latency.
 
-    The rows of several runs can be added up. :func:`recoveries` and :func:`timelines` compute the effects of
-    faults.
+    The latency is the time from the instant at which the operation was due until the answer came. The counts
+    of several runs can be added up.
 
     In:  ``REQUESTS``.
     Out: one row per (run, phase, op, value_ns): n long. phase: ``reference`` or ``quiet``. value_ns bigint:
@@ -453,9 +483,9 @@ def latency_histogram(requests: DataFrame) -> DataFrame:
 
 
 def lateness_histogram(requests: DataFrame) -> DataFrame:
-    """Count answered operations by the delay with which the generator sent them.
+    """Count the answered operations by the delay with which the generator sent them.
 
-    The rows of several phases or runs can be added up.
+    The counts of several phases or runs can be added up.
 
     In:  ``REQUESTS``.
     Out: one row per (run, phase, value_ns): n long. value_ns bigint: the middle of the bucket.
@@ -466,13 +496,15 @@ def lateness_histogram(requests: DataFrame) -> DataFrame:
 
 
 def histogram(spans: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """Count durations in log-linear buckets; use few keys: each key may have a thousand buckets.
+    """Count durations in buckets whose width grows with the duration (log-linear buckets).
+
+    Each combination of keys may have a thousand buckets, so use keys with few values.
 
     In:  keys; span_ns long, the duration, null if it never ended.
     Out: one row per (keys, value_ns): value_ns bigint, the bucket's middle, null for durations that never
         ended; n long.
     """
-    span = F.greatest("span_ns", F.lit(0).cast("bigint"))  # null becomes 0; the last lines restore the null
+    span = F.greatest("span_ns", F.lit(0).cast("bigint"))  # a null becomes 0 here, and null again below
     magnitude = F.floor(F.log2(F.greatest(span, F.lit(1)).cast("double"))).cast("int")
     exponent = F.greatest(magnitude - F.lit(HISTOGRAM_BITS), F.lit(0))
     mantissa = F.call_function("shiftright", F.col("span_ns"), F.col("exponent"))
@@ -491,7 +523,7 @@ def histogram(spans: DataFrame, keys: tuple[str, ...]) -> DataFrame:
 
 
 def failure_reasons(requests: DataFrame) -> DataFrame:
-    """Count the reasons why operations failed.
+    """Count the operations that failed, by the reason of the failure.
 
     Digits in a remark (ports, durations) become ``#``, so that equal reasons are counted together.
 
@@ -521,12 +553,16 @@ def most(reasons: DataFrame, limit: int) -> DataFrame:
 
 
 def messages(requests: DataFrame, deliveries: DataFrame, runs: DataFrame) -> DataFrame:
-    """Count the outcomes of sent messages, also of messages that are read in a later run of the same cluster.
+    """Count the outcomes of sent messages.
+
+    A message may be read in a later run of the same cluster; this counts, too.
 
     In:  ``REQUESTS``; valid delivery rows with the column ``run``; table ``RUNS``.
     Out: one row per (run, fault, op) of runs whose cluster recorded deliveries:
 
-        - sent, failed, unknown long
+        - sent long: all messages
+        - failed long: messages whose sending failed
+        - unknown long: messages of which the producer does not know whether they arrived
         - lost long: messages that were acknowledged and never read
         - repeated long: messages that were read more than once
         - late long: messages that were read more than ``LATE_NS`` after they were due
@@ -557,23 +593,23 @@ def messages(requests: DataFrame, deliveries: DataFrame, runs: DataFrame) -> Dat
 
 
 def new_topics(requests: DataFrame, deliveries: DataFrame, spans: DataFrame, runs: DataFrame) -> DataFrame:
-    """Compute the time until a new topic could be used, and the number of brokers that finally had the topic.
+    """Compute the time until a new topic could be used, and the number of brokers that had the topic at last.
 
     In:  ``REQUESTS``; valid delivery rows with the column ``run``;
         :func:`routekeeper.bench.report.routes.shown`; table ``RUNS``.
     Out: one row per (run, fault) in which producers tried to send to a new topic:
 
-        - sent_ns long: time from the fault's begin until the last producer had succeeded; null if a producer
-          never did
-        - read_ns long: time from the fault's begin until the group got its first message; null if it never
-          did
+        - sent_ns long: time from the fault's start until every producer had succeeded; null if a producer
+          never succeeded
+        - read_ns long: time from the fault's start until the consumer group got its first message; null if it
+          got none
         - brokers long: number of brokers that any nameserver listed for the topic at the end of the window
     """
     tries = requests.where((F.col("op") == "first_send") & F.col("fault").isNotNull())
     ok = F.col("outcome") == "ok"
     answered_ns = F.col("offset_ns") + F.col("done_ns") - F.col("due_ns")
-    # A client stops after its success. So a failure that is due after the last success is of a client that
-    # never succeeded.
+    # A producer stops after its first success. So if an attempt fails that was due after the last success,
+    # its producer never succeeded.
     of_producers = tries.groupBy("run", "fault", "topic").agg(
         F.max(F.when(ok, answered_ns)).alias("sent_ns"),
         F.max(F.when(~ok, F.col("offset_ns"))).alias("failed_ns"),
@@ -593,7 +629,7 @@ def new_topics(requests: DataFrame, deliveries: DataFrame, spans: DataFrame, run
     ends = runs.select("run", F.explode("windows").alias("window")).select(
         "run", "window.fault", F.col("window.until_ns").alias("end_ns")
     )
-    # Look shortly before the window's end: at the very end, brokers may be restarting.
+    # Take the routes shortly before the end of the window: at the end, brokers may be restarting.
     last_ns = F.col("end_ns") - WAITED_NS
     of_brokers = (
         spans.where((F.col("observer") == "nameserver") & (F.col("state") == "routed"))

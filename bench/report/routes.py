@@ -1,10 +1,10 @@
-"""Times in which observed routes were wrong: dead brokers, omitted living brokers, disagreement, old routes.
+"""Times in which observed routes were wrong or old, or in which servers disagreed.
 
 Each function makes a DataFrame from DataFrames with Spark's built-in expressions, and has no other effect.
 
-A view is the route of one topic as an observer shows it. A view begins at an unknown instant between two
-readings: the last reading that did not show it, and the first reading that did. The middle between these
-readings counts as the begin.
+An observer is a nameserver or a client whose routes the harness reads again and again. A view is the route of
+one topic as an observer shows it. A view begins at an unknown instant between two readings: the last reading
+without the view, and the first reading with it. The middle between these two readings counts as the start.
 
 A disagreement counts only for the time in which it is certain. Otherwise two observers that are read 20 ms
 apart would seem to disagree for 20 ms after each change.
@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from routekeeper.bench.report.requests import ROUTE_OPS, histogram
 
 ANSWERS: Final = ("routed", "absent")
-"""States of an observer that has an answer. An observer that refuses or is silent disagrees with no other."""
+"""States in which an observer gives an answer. Without an answer, it cannot disagree with other observers."""
 
 
 LINGER_NS: Final = 60_000_000_000
@@ -26,15 +26,15 @@ LINGER_NS: Final = 60_000_000_000
 
 
 def shown(views: DataFrame, runs: DataFrame) -> DataFrame:
-    """Turn the recorded views of each observer into spans: times in which an observed route did not change.
+    """Turn the recorded views of each observer into spans: times in which the observed route did not change.
 
     In:  valid view rows with the column ``run``; table ``RUNS``.
-    Out: one row per span; instants count from the begin of the run's measured time:
+    Out: one row per span; instants count from the start of the run's measured time:
 
         - run, observer, index, topic, state
         - brokers array<int>: empty unless the state is ``routed``
         - version int
-        - since_ns, until_ns long: begin and end of the span, each in the middle of two readings
+        - since_ns, until_ns long: start and end of the span, each in the middle of two readings
         - seen_ns, still_ns long: first and last instant at which the view was certainly shown
         - unsure_ns long: the largest error of since_ns
         - open boolean: true if no reading showed the span's end
@@ -80,11 +80,14 @@ def shown(views: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def observed(spans: DataFrame) -> DataFrame:
-    """Count the observers and their topics. If a run has no observers, a 0 in other tables means nothing.
+    """Count the observers and their topics.
+
+    Without observers, a value of 0 in another table says nothing about a run.
 
     In:  :func:`shown`.
-    Out: one row per (run, observer): observers, topics, spans long; apart_ns long, the median time from the
-        last reading before a route changed to the first reading after the change, null if no route changed.
+    Out: one row per (run, observer): observers, topics, spans long; apart_ns long. apart_ns is the median
+        time from the last reading before a route changed to the first reading after it; null if no route
+        changed.
     """
     return (
         spans.groupBy("run", "observer")
@@ -101,21 +104,22 @@ def observed(spans: DataFrame) -> DataFrame:
 def left_out(spans: DataFrame, runs: DataFrame) -> DataFrame:
     """Compute the time for which each observer still listed a broker that a fault had removed.
 
-    Only spans that were first read before the fault was undone count. The window of a fault ends at
+    Only spans count that were first read before the fault was undone. The window of a fault ends at
     ``until_fault_ns``.
 
     In:  :func:`shown`; table ``RUNS``.
     Out: one row per (run, fault, observer, index) that may have listed the broker after the fault began:
 
-        - left_out_ns long: time from the fault's begin until the end of the last span that listed the broker.
-          It is 0 if the middle between the last reading with the broker and the first reading without it lies
-          before the fault. It is null if a span that listed the broker lasted beyond the window, or if no
-          reading showed the end of such a span
+        - left_out_ns long: time from the fault's start until the end of the last span that listed the broker
+
+            - 0 if this span ended before the fault began (a span ends in the middle of two readings)
+            - null if a span that listed the broker lasted beyond the window, or if no reading showed its end
+
         - unsure_ns long: the largest error of left_out_ns
     """
     dead = _targets(runs, "broker")
-    # at_latest_ns: the first reading without the view. until_ns is the middle between still_ns and this
-    # reading.
+    # at_latest_ns is the instant of the first reading without the view. The middle between still_ns and this
+    # instant is until_ns.
     at_latest_ns = 2 * F.col("until_ns") - F.col("still_ns")
     listing = (
         spans.join(F.broadcast(dead), on="run", how="inner")
@@ -147,9 +151,9 @@ def back(spans: DataFrame, runs: DataFrame) -> DataFrame:
     """Compute the time from a broker's return until each observer listed the broker again.
 
     In:  :func:`shown`; ``RUNS``.
-    Out: one row per (run, fault, observer, index) that did not list the broker when it came back: back_ns
-        long, from the broker's return until it was listed for all its topics. It is null if the window or the
-        observation ended before.
+    Out: one row per (run, fault, observer, index) that did not list the broker when it came back. back_ns
+        long is the time from the broker's return until it was listed for all its topics. It is null if the
+        broker was not yet listed when the window or the observation ended.
     """
     gaps = runs.select("run", F.explode("gaps").alias("gap")).select(
         "run", F.col("gap.broker").alias("target"), "gap.from_ns", "gap.to_ns"
@@ -185,8 +189,8 @@ def back(spans: DataFrame, runs: DataFrame) -> DataFrame:
 def _first_listed(spans: DataFrame) -> DataFrame:
     """Return one row per (run, topic, broker): listed_ns long, when an observer first listed the broker.
 
-    The instant serves to exclude topics that were made after a fault, or in the next scenario. Such a topic
-    did not lack the broker during the fault.
+    The callers need this instant to exclude topics that were created after a fault, or in the next scenario.
+    Such a topic did not lack the broker during the fault.
     """
     return (
         spans.select("run", "topic", "since_ns", F.explode("brokers").alias("broker"))
@@ -202,8 +206,8 @@ def given_up(spans: DataFrame, runs: DataFrame) -> DataFrame:
     Out: one row per (run, fault, observer):
 
         - views long: number of triples (observer, topic, broker) in which a living broker was missing
-        - given_up_ns long: the largest of these triples' times; a triple's time is the whole time in the
-          fault's window in which the broker was missing
+        - given_up_ns long: the longest time for which a broker was missing in one such triple, added up over
+          the fault's window
         - brokers long: number of different brokers that were missing
     """
     begin = F.greatest("seen_ns", "begin_ns")
@@ -237,7 +241,7 @@ def given_up(spans: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
-    """Compute the time and the topics in which two nameservers certainly gave different answers.
+    """Compute the time in which two nameservers certainly gave different answers, and count the topics.
 
     In:  :func:`shown`; ``RUNS``.
     Out: one row per (run, fault, about) with a disagreement:
@@ -245,11 +249,11 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
         - about string: ``brokers`` (different brokers are listed) or ``queues`` (different queue counts)
         - disagree_ns long: time in which nameservers differed about at least one topic
         - topics long: number of such topics
-        - agree_ns long: time from the healing until the last disagreement ended, at least 0. If nothing was
-          healed, it counts from the fault's begin
+        - agree_ns long: time from the end of the fault until the last disagreement ended, at least 0. If the
+          fault did not end, the time counts from the start of the fault
     """
-    # Pair only spans of the same second. Otherwise a topic that changes all the time would give too many
-    # pairs.
+    # Compare only spans of the same second. Otherwise a topic that changes all the time would give too many
+    # pairs of spans.
     seconds = F.sequence(_second(F.col("seen_ns")), _second(F.col("still_ns") - 1))
     answers = spans.where(
         (F.col("observer") == "nameserver")
@@ -274,7 +278,7 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
         (F.col("left.run") == F.col("right.run"))
         & (F.col("left.topic") == F.col("right.topic"))
         & (F.col("left.second") == F.col("right.second"))
-        # count a pair once, in the second in which its spans begin to overlap
+        # count a pair of spans only in the second in which they begin to overlap
         & (F.col("left.second") == _second(seen))
         & (F.col("left.index") < F.col("right.index"))
         & (lists_differ | counts_differ)
@@ -305,7 +309,7 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def unanswering(spans: DataFrame, runs: DataFrame) -> DataFrame:
-    """Compute the time in which at least one nameserver certainly refused to answer, or was silent.
+    """Compute the time in which at least one nameserver certainly gave no answer: it refused or was silent.
 
     In:  :func:`shown`; ``RUNS``.
     Out: one row per (run, fault) with such a time: unanswering_ns long.
@@ -320,11 +324,12 @@ def unanswering(spans: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def _in_faults(spans: DataFrame, runs: DataFrame, kind: str) -> DataFrame:
-    """Cut spans at the limits of the faults' windows.
+    """Cut spans at the start of each fault, and at the end of the fault's window.
 
     In:  rows with run, topic, seen_ns, still_ns and the column ``kind``; ``RUNS``.
     Out: one row per span and fault: run, fault, topic, ``kind``, begin_ns, healed_ns, seen_ns, still_ns;
-        new_ns long, length of the part that no earlier span of the same run, fault and kind covers.
+        new_ns long. new_ns is the length of the part that no earlier span of the same run, fault and kind
+        covers.
     """
     clipped = (
         spans.join(F.broadcast(_windows(runs)), on="run", how="inner")
@@ -348,10 +353,10 @@ def _second(instant_ns: Column) -> Column:
 
 
 def changes(truth: DataFrame, runs: DataFrame) -> DataFrame:
-    """Compute when each change of a topic was first sent, and when its first acknowledgement was read.
+    """Compute when each change of a topic was first sent, and when its first acknowledgement arrived.
 
     In:  valid truth rows with the column ``run``; table ``RUNS``.
-    Out: one row per (run, topic, version), instants since the begin of the measured time: begun_ns long;
+    Out: one row per (run, topic, version); instants count from the start of the measured time: begun_ns long;
         acked_ns long, null if the change was never acknowledged.
     """
 
@@ -377,12 +382,12 @@ def changes(truth: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def visibility(first: DataFrame, runs: DataFrame) -> DataFrame:
-    """Compute for each change when all observers of a kind showed the change, or a later change.
+    """Compute the time until all observers of a kind showed a change, or a later change.
 
     In:  :func:`first_shown`; table ``RUNS``.
     Out: one row per (run, topic, version, observer) of changes that began while measuring:
 
-        - begun_ns long: since the begin of the measured time
+        - begun_ns long: start of the change, from the start of the measured time
         - acked_ns long: from begun_ns until the acknowledgement
         - seen_on, observers long: number of observers that showed the change, and number of all observers
         - visible_ns long: from begun_ns until all observers showed the change; null if one observer never did
@@ -431,7 +436,7 @@ def visibility(first: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def first_shown(changed: DataFrame, spans: DataFrame) -> DataFrame:
-    """Compute for each change when each observer first showed the change, or a later change.
+    """Compute when each observer first showed a change, or a later change.
 
     In:  :func:`changes`; :func:`shown`.
     Out: one row per (run, observer, index, topic, version): begun_ns, acked_ns long; first, a struct of
@@ -451,8 +456,8 @@ def first_shown(changed: DataFrame, spans: DataFrame) -> DataFrame:
         F.lit(None).cast("bigint").alias("begun_ns"),
         F.lit(None).cast("bigint").alias("acked_ns"),
     ).unionByName(wanted)
-    # Sort the rows backwards, so that the window ends at the current row. Spark would compute a window up to
-    # the partition's end anew for each row.
+    # Sort the rows backwards, so that Spark's window ends at the current row. If the window ended at the end
+    # of the partition, Spark would compute it anew for each row.
     from_here = (
         Window.partitionBy("run", "observer", "index", "topic")
         .orderBy(F.desc("version"))
@@ -469,14 +474,15 @@ AGES_MS: Final = (10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000
 
 
 def currency(first: DataFrame, changed: DataFrame, runs: DataFrame) -> DataFrame:
-    """Count the observers that knew a change, by the time since the change began.
+    """Count the observers that know a change, at each age of the change (time since the change began).
 
-    A change counts at an age only while no later change has begun.
+    A change counts at an age only if no later change of the topic has begun.
 
     In:  :func:`first_shown`; :func:`changes`; ``RUNS``.
-    Out: one row per (run, observer, age_ms): n long, number of pairs of a change and an observer in which the
-        change was still the last change at that age; current long, number of these pairs in which the
-        observer showed the change.
+    Out: one row per (run, observer, age_ms):
+
+        - n long: number of pairs of a change and an observer
+        - current long: number of those pairs in which the observer showed the change, or a later change
     """
     newer = F.lead("begun_ns").over(Window.partitionBy("run", "topic").orderBy("version"))
     lasting = changed.select("run", "topic", "version", newer.alias("newer_ns"))
@@ -501,7 +507,8 @@ def currency(first: DataFrame, changed: DataFrame, runs: DataFrame) -> DataFrame
             F.sum((lasts & F.coalesce(F.col("since_ns") <= at, F.lit(False))).cast("int")).alias("current"),
         )
 
-    # Count all twelve ages in one pass: a row for each age would make twelve times as many rows.
+    # Count all twelve ages in one pass. With one row for each age, Spark would handle twelve times as many
+    # rows.
     return (
         known.groupBy("run", "observer")
         .agg(F.array(*map(count, AGES_MS)).alias("ages"))
@@ -512,12 +519,14 @@ def currency(first: DataFrame, changed: DataFrame, runs: DataFrame) -> DataFrame
 
 
 def visible_histogram(visible: DataFrame) -> DataFrame:
-    """Count changes by the time until they were acknowledged, and until they were visible.
+    """Count changes by two times: the time until they were acknowledged, and until they were visible.
 
     In:  :func:`visibility`.
-    Out: one row per (run, observer, phase, fault, measure, value_ns): n long. measure: ``visible``, or
-        ``acked`` (of observer ``nameserver`` only). value_ns bigint: null for changes that never were
-        visible, or acknowledged.
+    Out: one row per (run, observer, phase, fault, measure, value_ns): n long.
+
+        - measure: ``visible``, or ``acked`` (only of observer ``nameserver``)
+        - value_ns bigint: the bucket's middle; null for changes that were never visible, or never
+          acknowledged
     """
     spans = F.array_compact(
         F.array(
@@ -535,11 +544,12 @@ def visible_histogram(visible: DataFrame) -> DataFrame:
 
 
 def staleness(requests: DataFrame, changed: DataFrame) -> DataFrame:
-    """Count all answers and up-to-date answers by the time since the acknowledgement of a change.
+    """Count all answers, and the up-to-date answers, by their age.
 
-    An answer is stale if a later version was acknowledged before the request was sent. The age of a stale
-    answer is the time since that acknowledgement. The age of a current answer is the time since its own
-    version was acknowledged. An answer that overlaps a change is not counted.
+    An answer is stale if a later version was acknowledged before the request was sent. Its age is the time
+    from that acknowledgement until the request was sent. The age of an up-to-date answer is the time from the
+    acknowledgement of its own version until the request was sent. An up-to-date answer that overlaps a change
+    is not counted.
 
     In:  ``REQUESTS``; :func:`changes`.
     Out: one row per (run, fault, phase, side, op, bin): n, current long; bin int, twice the binary logarithm
@@ -569,7 +579,7 @@ def _slots(runs: DataFrame) -> DataFrame:
 
 
 def _windows(runs: DataFrame) -> DataFrame:
-    """Return one row per run and fault."""
+    """Return one row per run and fault, with the times and the targets of the fault."""
     return runs.select("run", F.explode("windows").alias("window")).select(
         *("run", "window.fault", "window.targets", "window.begin_ns", "window.healed_ns"),
         F.col("window.until_ns").alias("until_fault_ns"),

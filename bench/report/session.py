@@ -1,4 +1,4 @@
-"""The Spark session of a report, and the end of the report by an interrupt."""
+"""The Spark session of a report, and a function that ends the report after an interrupt."""
 
 import contextlib
 import os
@@ -26,9 +26,9 @@ _LAPTOP: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "2g",
-    # Largest result of a task in bytes that reaches the driver directly, and largest message in MiB. Spark
-    # stores a larger result first, and a stored result can be lost before the driver fetches it. The tables
-    # of 389 MiB of events make a result of 107 MB.
+    # Limits for a task's result that is sent to the driver directly (in bytes), and for a message (in MiB).
+    # Spark stores a larger result first, and may lose it before the driver fetches it. For 389 MiB of events,
+    # the tables make a result of 107 MB.
     "spark.task.maxDirectResultSize": "1g",
     "spark.rpc.message.maxSize": "1024",
     "spark.sql.shuffle.partitions": "4",
@@ -40,15 +40,15 @@ _LAPTOP: Final = {
 
 
 _SMALL: Final = {
-    # With the fast compiler C1 as the only compiler, the JVM reserves only 48 MiB for code by default. The
-    # plans of one report fill these 48 MiB.
+    # Use only the JVM's fast compiler (C1). The JVM then reserves 48 MiB for code by default, and the plans
+    # of one report fill these 48 MiB. So reserve more.
     "spark.driver.extraJavaOptions": (
         "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xms1g -Xmn512m"
     ),
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "2",
-    # Let one task read many tiny files, and make one file for each run.
+    # With these two settings, one task reads many tiny files, and writes one file for each run.
     "spark.sql.files.openCostInBytes": "32768",
     "spark.sql.files.minPartitionNum": "1",
     # Keep one writer per run open; otherwise Spark sorts the rows by run before it writes them.
@@ -58,7 +58,7 @@ _SMALL: Final = {
 
 
 def is_small(roots: Sequence[str]) -> bool:
-    """Return True if all events are on this machine's disk, and have fewer than ``SMALL_BYTES`` bytes."""
+    """Return True if all events are on this machine's disk, with a total size below ``SMALL_BYTES``."""
     size = 0
     for root in roots:
         if "://" in root or root.startswith("file:"):
@@ -71,7 +71,7 @@ def is_small(roots: Sequence[str]) -> bool:
 
 
 def open_session(*, small: bool = False) -> SparkSession:
-    """Return the active session, or start a session: on the given Spark master, otherwise on this machine.
+    """Return the active Spark session; if there is none, start one on the given master or on this machine.
 
     Args:
         small: True for little data; see :func:`is_small`. Has an effect only if Spark runs on this machine.
@@ -79,13 +79,13 @@ def open_session(*, small: bool = False) -> SparkSession:
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
-    # Without this setting, workers start the first python3 on PATH.
+    # Workers must use this Python. By default, they start the first python3 on PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("mqbench report").config("spark.sql.session.timeZone", "UTC")
     if not submitted():
         ensure_java()
         if "master" not in os.environ.get("PYSPARK_SUBMIT_ARGS", ""):
-            # avoids Spark's warning about the host's name
+            # without this, Spark prints a warning about the host's name
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             for key, value in (_LAPTOP | (_SMALL if small else {})).items():
                 builder = builder.config(key, value)
@@ -102,17 +102,18 @@ def in_one_process(master: str) -> bool:
 
 
 def submitted() -> bool:
-    """Return True if spark-submit runs this program; the JVM then belongs to spark-submit."""
+    """Return True if spark-submit has started this program; it then also controls the JVM."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def interrupted(number: int, frame: object) -> NoReturn:
-    """End Spark's JVM and workers, then this process; a signal may call this function at any time.
+    """Handle a signal: end Spark's JVM and workers, and then this process.
 
-    An ordinary exception does not suffice. A starting JVM would wait for this process for ever. An exception
-    during a call into the JVM would cause many other exceptions, each with its traceback.
+    An exception is not enough, for two reasons. A JVM that is just starting would wait for this process for
+    ever. And during a call into the JVM, an exception would cause many other exceptions, each with its
+    traceback.
     """
-    import psutil  # import here: under spark-submit psutil may be missing, and this function is not used
+    import psutil  # under spark-submit, psutil may be missing, and nothing calls this function
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     children = psutil.Process().children(recursive=True)

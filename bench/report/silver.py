@@ -1,12 +1,12 @@
-"""Silver: the events of all runs as typed Parquet, with one partition per run; JSON is read once per run.
+"""Silver: the events of all runs as typed Parquet. Each run is one partition, and its JSON is read once.
 
 ::
 
     OUT/silver/events/batch=B/series=S/scenario=C/block=N/arm=A/part-*.parquet
     OUT/silver/sources.json      maps each run in silver to a text made of its manifest
 
-All kinds of events of a run are in one folder, because many small files cost more than their content. If a
-run's manifest has changed since it was read (a void attempt was made again), the run is read anew.
+All kinds of events of a run are in the same folder, because opening many small files would take longer than
+reading them. If the manifest of a run has changed, the run was made again, and its JSON is read again.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class NoRuns(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One run folder; ``left_out`` is the reason why the report does not use it, or None."""
+    """One run folder. ``left_out`` is the reason why the report does not use the run, or None."""
 
     run: str
     uri: str
@@ -161,7 +161,7 @@ def _source(
 
 
 def _misfiled(names: Sequence[str], listed: Mapping[str, FileSum] | None) -> str | None:
-    """Return the reason why the names of a run's event files do not fit its manifest; None if they fit.
+    """Compare the names of a run's event files with its manifest; return the first mismatch, or None.
 
     Args:
         names: Existing files.
@@ -183,9 +183,10 @@ def _as_recorded(name: str) -> str:
 
 
 def sums(spark: SparkSession, sources: Sequence[Source]) -> DataFrame | None:
-    """Count the lines of event files and add up the lines' CRC-32; None if no manifest lists files.
+    """Count the lines of the event files, and add up the CRC-32 of their lines.
 
-    A run's manifest records the same two figures for each file; :func:`judge_sums` compares the figures.
+    Return None if no manifest lists files. A run's manifest records the same two figures for each file;
+    :func:`judge_sums` compares them.
 
     In:  runs that are to be read.
     Out: one row per (run, file) that has a line: lines long, crc32_sum long. If a file cannot be unpacked
@@ -224,7 +225,7 @@ def _is_listed(source: Source) -> bool:
 def judge_sums(
     sources: Sequence[Source], checked: Sequence[Source], found: Sequence[tuple[str, str, int, int]]
 ) -> list[Source]:
-    """Leave out the runs with a file that differs from the recorded file; without I/O.
+    """Leave out the runs that have a damaged file: its figures differ from the manifest (no I/O).
 
     Args:
         checked: Runs whose lines and checksums were counted.
@@ -247,9 +248,9 @@ def judge_sums(
 
 
 def new_ones(spark: SparkSession, sources: Sequence[Source], out: str) -> list[Source]:
-    """Return the usable runs that silver lacks, and remove outdated partitions from silver.
+    """Return the usable runs that silver does not contain yet, and remove outdated partitions from silver.
 
-    A partition is outdated if its run was made again, or is left out now.
+    A partition is outdated if its run was made again, or if the report does not use the run any more.
     """
     path = storage.join(out, "silver", "sources.json")
     known: dict[str, str] = {}
@@ -265,7 +266,7 @@ def new_ones(spark: SparkSession, sources: Sequence[Source], out: str) -> list[S
 def note_sources(spark: SparkSession, sources: Sequence[Source], out: str) -> None:
     """Record which runs silver contains now.
 
-    Call this function last: after an interrupt, the missing record causes the work to be repeated.
+    Call this function last. If an interrupt comes first, the record is missing, and the runs are read again.
     """
     kept = {source.run: source.stamp for source in sources if source.left_out is None}
     storage.write(spark, storage.join(out, "silver", "sources.json"), msgspec.json.encode(kept))
@@ -276,7 +277,10 @@ def _partition(source: Source) -> str:
 
 
 def write_events(spark: SparkSession, sources: Sequence[Source], out: str) -> None:
-    """Read all events of these runs once, and write them with typed columns; other runs' partitions stay."""
+    """Read all events of these runs once, and write them with typed columns.
+
+    The partitions of other runs stay as they are.
+    """
     found: DataFrame | None = None
     for batch in sorted({source.batch for source in sources}):
         read = _read_json(spark, [source for source in sources if source.batch == batch])
@@ -375,9 +379,9 @@ def line_quality(found: DataFrame) -> DataFrame:
 
 
 def judge_files(sources: Sequence[Source], files: Sequence[tuple[str, str, int, int]]) -> list[Source]:
-    """Leave out the runs without events, and runs with more bad lines than a killed process explains.
+    """Leave out the runs that have no events, and the runs with too many bad lines (no I/O).
 
-    This function does no I/O.
+    A killed process can leave one bad line in a file.
 
     Args:
         files: (run, file, lines, bad).
@@ -393,7 +397,8 @@ def judge_files(sources: Sequence[Source], files: Sequence[tuple[str, str, int, 
         if reason is None and damaged is not None and damaged[3] > BAD_LINES_MAX:
             reason = f"{damaged[3]} of {damaged[2]} lines of {damaged[1]} are damaged, {BAD_LINES_MAX} may be"
         has_lost = source.manifest is not None and source.manifest.lost is not None
-        # A run without events stays if its design failed before the load began: the failure is a result.
+        # If a design failed before the load began, its run has no events. The run stays, because the failure
+        # is a result.
         if reason is None and not mine and not has_lost:
             reason = "it holds no events"
         judged.append(replace(source, left_out=reason))
@@ -424,10 +429,10 @@ def arrow_schema(schema: str) -> pa.Schema:
 
 
 def local_frame(spark: SparkSession, rows: Sequence[tuple[object, ...]], schema: str) -> DataFrame:
-    """Return a DataFrame with rows of the driver.
+    """Return a DataFrame with rows that the driver holds.
 
-    The rows are passed to Spark as an Arrow table. If they were passed as a plain list, Spark would start
-    tasks in Python processes to read the list.
+    Pass the rows to Spark as an Arrow table. To read a plain list, Spark would start tasks in Python
+    processes.
     """
     kinds = arrow_schema(schema)
     arrays = [pa.array([row[place] for row in rows], type=kind.type) for place, kind in enumerate(kinds)]

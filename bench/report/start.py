@@ -1,4 +1,4 @@
-"""Starts Spark and ends it again, to check that reports can be made on this machine.
+"""A check that reports can be made on this machine: it starts Spark, and ends it again.
 
 Run it by ``python -m routekeeper.bench.report.start``.
 """
@@ -9,7 +9,7 @@ from routekeeper.bench.report.session import interrupted, open_session
 
 
 def main() -> None:
-    """Run a minimal Spark job, which counts one row."""
+    """Start Spark, run a job that counts one row, and end Spark."""
     signal.signal(signal.SIGINT, interrupted)
     spark = open_session(small=True)
     try:

@@ -1,6 +1,7 @@
-"""Files in any file system that Spark can reach; paths are strings (``file:``, ``hdfs:``, ``s3a:``, bare).
+"""Files in any file system that Spark can reach.
 
-Spark interprets a bare path: it means this machine, unless the cluster's settings say otherwise.
+Paths are strings, with or without a scheme (``file:``, ``hdfs:``, ``s3a:``). A path without a scheme means
+this machine, unless the settings of the Spark cluster say otherwise.
 """
 
 import csv
@@ -22,7 +23,7 @@ def join(base: str, *parts: str) -> str:
 
 
 def without_glob(path: str) -> str:
-    """Return the path with escapes before characters that Spark would treat as a pattern."""
+    """Return the path with a backslash before each character that Spark would take as a wildcard."""
     return "".join(f"\\{char}" if char in "\\[]{}*?" else char for char in path)
 
 
@@ -33,7 +34,7 @@ def qualified(spark: SparkSession, path: str) -> str:
 
 
 def shown(spark: SparkSession, path: str) -> str:
-    """Return a path in the form that people type: the full URI, or the bare path for this machine."""
+    """Return a path for people to read: for a file of this machine without the scheme, else the full URI."""
     full = qualified(spark, path)
     return full.removeprefix("file:") if urlsplit(full).scheme == "file" else full
 
@@ -64,9 +65,10 @@ def listing(spark: SparkSession, path: str, names: str) -> list[str]:
         .option("pathGlobFilter", names)
         .load(without_glob(path))
     )
-    # Make one call for all names: single calls would take seconds for a thousand files.
+    # Fetch all names with one call into the JVM: for a thousand files, single calls would take seconds.
     text = str(_jvm(spark).org.apache.hadoop.util.StringUtils.join("\n", found._jdf.inputFiles()))
-    # Leave out an empty authority, as Hadoop does when it prints a path, so that each file has only one name.
+    # Write "file:/" instead of "file:///", as Hadoop does when it prints a path. So each file has only one
+    # name.
     return [re.sub(r"^(\w+):///", r"\1:/", unquote(uri)) for uri in text.split("\n") if uri]
 
 
@@ -81,10 +83,10 @@ def read(spark: SparkSession, path: str) -> bytes:
 
 
 def write(spark: SparkSession, path: str, content: bytes) -> None:
-    """Write a whole file in place of an older file; missing folders are made."""
+    """Write a whole file, and replace an older file; create missing folders."""
     jpath = _path(spark, path)
     full = urlsplit(qualified(spark, path))
-    if full.scheme == "file":  # write it in Python: the JVM would receive the bytes one by one
+    if full.scheme == "file":  # write it in Python, because the JVM would receive single bytes
         here = Path(str(jpath.toUri().getPath())).absolute()
         here.parent.mkdir(parents=True, exist_ok=True)
         here.write_bytes(content)
@@ -97,7 +99,7 @@ def write(spark: SparkSession, path: str, content: bytes) -> None:
 
 
 def write_table(spark: SparkSession, folder: str, name: str, table: pa.Table) -> None:
-    """Write a small table as ``NAME.parquet``, and as ``NAME.csv`` with texts made safe by :func:`_cell`."""
+    """Write a small table as ``NAME.parquet`` and as ``NAME.csv``; :func:`_cell` makes texts in CSV safe."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
     write(spark, join(folder, f"{name}.parquet"), sink.getvalue().to_pybytes())
@@ -118,10 +120,10 @@ _FORMULA_BEGINS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def _cell(value: Any) -> Any:
-    """Return a cell's value; put an apostrophe before a text that a spreadsheet would compute.
+    """Return a value for a CSV cell. A text that a spreadsheet would compute gets an apostrophe in front.
 
-    Remarks, topics and addresses come from servers. A text that begins with "=" could run a command on the
-    machine of anybody who opens the table. Numbers are written unchanged.
+    Remarks, topics and addresses come from servers, so they are not trusted. If such a text begins with "=",
+    a spreadsheet could run it as a command. Numbers are written unchanged.
     """
     if isinstance(value, list):
         value = " ".join(map(str, value))

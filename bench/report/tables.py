@@ -1,8 +1,8 @@
-"""Columns of the event files, and of tables that several transforms use, as Spark DDL.
+"""Columns of event files, and of tables that several functions use, as Spark schemas (DDL).
 
-Event columns are the fields of :mod:`routekeeper.bench.events`. ``run`` names a run in every table:
-``BATCH/SERIES/SCENARIO/BLOCK/ARM``; a batch is one result folder. Instants in events are ns on the host's
-monotonic clock. In every other table, instants count from the begin of the run's measured time.
+The columns of event files are the fields of :mod:`routekeeper.bench.events`. In every table, ``run`` names a
+run as ``BATCH/SERIES/SCENARIO/BLOCK/ARM``; a batch is one result folder. In event files, instants are ns on
+the host's monotonic clock. In all other tables, they are ns from the start of the run's measured time.
 """
 
 from collections.abc import Iterable
@@ -55,14 +55,14 @@ REQUIRED: Final[dict[str, tuple[str, ...]]] = {
 WINDOW: Final = (
     "struct<fault:int,from_ns:bigint,begin_ns:bigint,healed_ns:bigint,until_ns:bigint,targets:array<string>>"
 )
-"""Fields of one fault that the transforms of requests and changes need.
+"""Fields of one fault, for the functions that compute tables of requests and of changes.
 
 :data:`FAULTS` describes the fields.
 """
 GAP: Final = "struct<broker:int,side:string,from_ns:bigint,launched_ns:bigint,to_ns:bigint>"
 """Fields of a gap: a time in which a broker was dead, or in which the clients of a side could not reach it.
 
-``side`` is null if no client could reach the broker. Instants count from the begin of the run's measured
+``side`` is null if no client could reach the broker. Instants count from the start of the run's measured
 time. ``to_ns`` is a very large number if the broker did not come back.
 """
 
@@ -70,22 +70,24 @@ RUNS: Final = (
     "run string, life string, measure_begin_ns bigint, measure_end_ns bigint, "
     f"windows array<{WINDOW}>, gaps array<{GAP}>"
 )
-"""Facts about the used runs that most transforms need, with one row per run.
+"""Facts about the used runs, with one row per run. Most functions that compute tables need them.
 
 ``life`` names the cluster that made the run, from its start to its end. One cluster can make several runs,
 one after the other; all these runs have the same ``life``. The report needs it because a broker's state, or
-a route that an observer shows, can last from one run into the next. ``windows`` has the run's
-faults, ``gaps`` the times in which brokers could not be reached. A higher load adds no windows and no gaps.
+a route that an observer shows, can last from one run into the next.
+
+``windows`` has the faults of the run, ``gaps`` has the times in which brokers could not be reached. With a
+higher load, a run does not have more windows or gaps.
 """
 
 FAULTS: Final = (
     "run string, fault int, kind string, case string, role string, targets array<string>, "
     "from_ns bigint, begin_ns bigint, healed_ns bigint, end_ns bigint, until_ns bigint"
 )
-"""Faults of the used runs; instants count from the begin of the run's measured time.
+"""Faults of the used runs; instants count from the start of the run's measured time.
 
-The report searches for effects in [begin_ns, until_ns), and takes the values without a fault from [from_ns,
-begin_ns).
+The window of a fault is the time [from_ns, until_ns). It has two parts: the quiet time before the fault,
+[from_ns, begin_ns), and the time in which the report looks for effects of the fault, [begin_ns, until_ns).
 """
 
 REQUESTS: Final = (

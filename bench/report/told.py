@@ -1,8 +1,8 @@
-"""The harness's own records of each run: its faults, and times of dead or unreachable brokers.
+"""The harness's own records of each run: faults, and times in which brokers were dead or unreachable.
 
 This module does no I/O and reads no clock.
 
-The number of these records depends on the harness, not on the load, so the driver can hold them all.
+The number of these records depends on the harness and not on the load. So the driver can hold all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FOREVER: Final = 2**62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """A time in which a broker was dead or unreachable; instants in ns since measuring began."""
+    """A time in which a broker was dead or unreachable; instants in ns from the measured time's start."""
 
     run: str
     broker: int
@@ -39,7 +39,7 @@ class Gap:
 
 
 def faults(rows: Sequence[Mapping[str, Any]], sources: Sequence[Source]) -> list[Fault]:
-    """Return the faults with their instants as times since measuring began.
+    """Return the faults; their instants count from the start of the measured time.
 
     Args:
         rows: Valid fault events, with the column ``run``.
@@ -62,7 +62,7 @@ def faults(rows: Sequence[Mapping[str, Any]], sources: Sequence[Source]) -> list
 def gaps(
     rows: Sequence[Mapping[str, Any]], launches: Sequence[Mapping[str, Any]], sources: Sequence[Source]
 ) -> list[Gap]:
-    """Return the times in which each broker was gone; a time over several runs is returned for each run.
+    """Return the times in which each broker was gone. If such a time spans several runs, each run gets a row.
 
     Args:
         rows: Valid truth events of brokers, with the column ``run``: ``up``, ``down``, ``cut``, ``healed``.
@@ -103,7 +103,7 @@ def gaps(
 
 
 def gaps_of_sides(rows: Sequence[Mapping[str, Any]], sources: Sequence[Source]) -> list[Gap]:
-    """Return the times in which the clients of one side could not reach a living broker because of a cut.
+    """Return the times in which a partition kept the clients of one side from reaching a living broker.
 
     Args:
         rows: Valid fault events, with the column ``run``.
@@ -118,12 +118,12 @@ def gaps_of_sides(rows: Sequence[Mapping[str, Any]], sources: Sequence[Source]) 
         names = {name for direction in row["cut"] for name in direction}
         sides = sorted(name for name in names if not name.startswith(("nameserver-", "broker-")))
         places = {index: f"broker-{index}" for index in range(manifest.brokers)}
-        for number in range(manifest.sim_brokers):  # a cut names only their side
+        for number in range(manifest.sim_brokers):  # a cut names only the side of simulated brokers
             places[SIMULATED_FROM + number] = side_of(number, SIDES)
         back_ns = [row[name] for name in ("healed_ns", "end_ns") if row[name] is not None]
         for broker, place in places.items():
             if place in row["targets"]:
-                continue  # this broker is cut off from all clients, which is a gap that gaps() returns
+                continue  # no client can reach this broker, so gaps() returns its gap
             found += [
                 Gap(
                     run=row["run"],

@@ -1,4 +1,4 @@
-"""The timers of the runs in words: used value, documented value, and the reason for each value.
+"""The timers of the runs as texts: the used value, the reason for this value, and the documented value.
 
 This module does no I/O and reads no clock.
 """
@@ -14,7 +14,7 @@ from routekeeper.bench.runfolder import Timer
 LOOK_MS: Final = 250.0
 """Shortest interval in ms at which our nameservers look for brokers whose lease ran out."""
 LEADER_LOOK_MS: Final = 1000.0
-"""Interval in ms at which the leader of raft mode looks for brokers that no member has seen for a lease."""
+"""Interval in ms at which raft mode's leader looks for brokers whose lease has run out at every member."""
 OURS: Final = ("independent", "raft")
 _ELECTION: Final = "raftElectionTimeoutMs"
 _OF_SILENT_LEADERS: Final = ("tickTime", "syncLimit")
@@ -22,7 +22,7 @@ _OF_SILENT_LEADERS: Final = ("tickTime", "syncLimit")
 
 
 def used_timers(sources: Sequence[Source], series: str) -> list[tuple[str, str, str]]:
-    """Return the rows of the table of timers: timer, value with the reason for it, documented value."""
+    """Return the rows of the table of timers: the timer, its value with the reason, the documented value."""
     found: dict[str, tuple[str, str, str]] = {}
     known = timers_of(sources, series)
     for source in sources:
@@ -43,7 +43,7 @@ def used_timers(sources: Sequence[Source], series: str) -> list[tuple[str, str, 
 
 
 def timers_of(sources: Sequence[Source], series: str, arm: str | None = None) -> dict[str, Timer]:
-    """Return the timers of a series by name, of one design or of all designs."""
+    """Return the timers in a series, of one design or of all designs; the keys are the timers' names."""
     found: dict[str, Timer] = {}
     for source in sources:
         if source.manifest is not None and source.series == series and arm in (None, source.arm):
@@ -52,7 +52,7 @@ def timers_of(sources: Sequence[Source], series: str, arm: str | None = None) ->
 
 
 def undivided_session(sources: Sequence[Source], series: str, arm: str) -> str:
-    """Return the session time-out that a design has if its timers are not divided, as a text with unit.
+    """Return a design's session time-out without division of its timers, as a text with the unit.
 
     The text is empty if the design has no sessions.
     """
@@ -80,7 +80,7 @@ def _reason(name: str, told: Timer, known: dict[str, Timer]) -> str:
     if told.scaled:
         return "divided"
     if name in _OF_SILENT_LEADERS and election is not None and silence is not None:
-        mean_ms = 1.5 * election.used_ms  # time-outs are drawn between the least value and twice that value
+        mean_ms = 1.5 * election.used_ms  # a time-out is random, from its least value to twice this value
         if abs(silence.used_ms - mean_ms) <= 0.01 * mean_ms:
             return "set to match raft mode's election time-out"
     return "set by the plan"

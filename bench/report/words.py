@@ -1,4 +1,4 @@
-"""Numbers and results in words (no I/O, no clock); other modules compute the figures."""
+"""Texts for numbers and results (no I/O, no clock); other modules compute the numbers and results."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ def number(value: float, digits: int = 3) -> str:
         return "0"
     if abs(value) >= 10**digits:
         return f"{MINUS if value < 0 else ''}{abs(value):,.0f}"
-    # round first: 9.999 becomes 10.0, which has one digit more before the point
+    # Round before the digits are counted: 9.999 becomes 10.0, which has one more digit before the point.
     rounded = float(f"{abs(value):.{digits}g}")
     places = min(max(digits - 1 - math.floor(math.log10(rounded)), 0), 9)
     text = f"{rounded:,.{places}f}"
@@ -52,7 +52,7 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def quantity(value: float, unit: Unit, step: float = 0.0) -> str:
-    """Return a value with its unit, in a readable magnitude: ``340 µs``, ``2.1 ms``, ``3.02 s``.
+    """Return a value with its unit; the unit is chosen so that the number is short: ``340 µs``, ``3.02 s``.
 
     Args:
         step: Resolution of the value; the value is rounded to whole steps.
@@ -70,7 +70,7 @@ def quantity(value: float, unit: Unit, step: float = 0.0) -> str:
     if unit == "ms" and 0 < abs(value) < 0.9995:
         return f"{number(value * 1000)} µs"
     if unit == "count" and abs(value) < 1000:
-        return f"{MINUS if value < 0 else ''}{round(abs(value), 2):g}"  # writes 1.5 messages, not 1.50
+        return f"{MINUS if value < 0 else ''}{round(abs(value), 2):g}"  # so that a text has 1.5, not 1.50
     return f"{number(value)}{_SUFFIX.get(unit, f' {unit}')}"
 
 
@@ -83,7 +83,7 @@ def signed(value: float, unit: Unit, step: float = 0.0) -> str:
 
 
 def off_by(more: float, predicted: float) -> str:
-    """Return the words for the difference of a measurement from its prediction, in seconds and per cent."""
+    """Return the words for the difference of a measured time from its prediction, in seconds and per cent."""
     if math.isinf(more):
         return "it never ended"
     if not round(more, 3):
@@ -102,7 +102,10 @@ def between(low: float, high: float, unit: Unit, step: float = 0.0) -> str:
 
 
 def middle_of(summary: Summary, unit: Unit) -> str:
-    """Return the rounds' median; a 0 is shown as "below" the shortest time that would have been noticed."""
+    """Return the median of the rounds.
+
+    A recorded 0 may be any time up to the floor, so a median of 0 is shown as "below FLOOR".
+    """
     return _noticed(summary.middle, summary, unit)
 
 
@@ -117,8 +120,8 @@ def range_of(summary: Summary, unit: Unit) -> str:
     if summary.endless == summary.blocks:
         return ""
     if summary.floor and not summary.low and summary.high:
-        # A recorded 0 may be any time up to the floor. If the highest value is not above the floor, write
-        # "all below", because a range would begin above its end.
+        # A recorded 0 may be any time up to the floor. So the range begins with "below FLOOR". If even the
+        # highest value is not above the floor, the text is "all below FLOOR".
         hidden = summary.high <= summary.floor
         spread = f"all below {quantity(summary.floor, unit)}"
         if not hidden:
@@ -136,7 +139,9 @@ OUTCOMES: Final[dict[str, str]] = TEXTS["outcomes"]
 
 
 def shares(counted: Mapping[str, int]) -> str:
-    """Return the shares of reads by outcome: ``62 % right, 38 % old``; omit outcomes that did not occur.
+    """Return the share of each outcome of reads, such as ``62 % right, 38 % old``.
+
+    Outcomes that did not occur are omitted.
 
     Args:
         counted: Number of reads with each of :data:`OUTCOMES`, and ``n``, the number of all reads.
@@ -153,7 +158,7 @@ def shares(counted: Mapping[str, int]) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """Return a share in per cent; 0 and 100 only if they are exact."""
+    """Return a share in per cent. The text is 0 % or 100 % only if the share is exactly that."""
     per_cent = 100 * part / whole
     if 0 < per_cent < 1:
         return "below 1 %"
@@ -163,12 +168,12 @@ def share(part: int, whole: int) -> str:
 
 
 def name(arm: str) -> str:
-    """Return the name of a design for the page."""
+    """Return the name by which the page calls a design."""
     return ARM_NAMES.get(arm, arm)
 
 
 def say(sentence: str, **fields: object) -> str:
-    """Return a sentence of ``texts.toml`` with its fields filled in."""
+    """Return a sentence of ``texts.toml``, with values in the place of its fields."""
     return str(TEXTS["sentences"][sentence]).format(**fields)
 
 
@@ -178,9 +183,9 @@ def listed(words: Sequence[str]) -> str:
 
 
 def leaning(pair: Pair, unit: Unit) -> str:
-    """Return the words for a difference: ``raft 1.2 s more than independent, in all 6 rounds``.
+    """Return a clear difference of two designs: ``raft 1.2 s more than independent, in all 6 rounds``.
 
-    Return an empty text if the pair does not differ clearly.
+    Return an empty text if the designs do not differ clearly.
     """
     if pair.leaning == "none" or pair.estimate is None:
         return ""
@@ -196,7 +201,7 @@ def leaning(pair: Pair, unit: Unit) -> str:
 
 
 def difference(pair: Pair, unit: Unit) -> str:
-    """Return a pair's difference without a judgement: ``raft: +1.2 s (-0.4 s to +3 s)``.
+    """Return the difference of two designs, without a conclusion: ``raft: +1.2 s (-0.4 s to +3 s)``.
 
     The text names the second design only, because the column's heading names the first design.
     """
@@ -232,7 +237,7 @@ def no_proof(rounds: int, lines: int) -> str:
 
 
 def verdict(primary: Primary) -> str:
-    """Return the result of a headline measure: ``ZooKeeper slower than independent in all 6 rounds``."""
+    """Return a headline measure's result in words: ``ZooKeeper slower than independent in all 6 rounds``."""
     first, second = (name(arm) for arm in primary.pair.arms)
     match primary.found:
         case "not measured":
@@ -264,16 +269,17 @@ def verdict(primary: Primary) -> str:
 
 
 def _growing(grown: Grown) -> str:
-    """Return the words for a harm that lasts as long as the fault, beside a design without that harm."""
+    """Return the words for a harm that one design has as long as the fault lasts, and the other never."""
     lease = " beyond the lease of two undivided minutes" if grown.spared else ""
     longest = f"for {quantity(grown.longest, 's')} at most" if grown.longest else "not at all"
     return f"{name(grown.arm)} as long as the cut lasts{lease}, {name(grown.other)} {longest}"
 
 
 def _way(primary: Primary, *, lower: bool) -> str:
-    """Return the word that compares the first design, such as "faster" or "more".
+    """Return the word that compares the first design with the second, such as "faster" or "more".
 
-    With ``lower``, the first design has the lower values; otherwise it has the higher values.
+    Args:
+        lower: True if the first design has the lower values; False if it has the higher values.
     """
     ways = {"s": ("faster", "slower"), "ms": ("faster", "slower"), "count": ("fewer", "more")}
     measure = MEASURES.get(primary.named.measure)
@@ -284,7 +290,7 @@ def _way(primary: Primary, *, lower: bool) -> str:
 
 
 def _undecided(primary: Primary) -> str:
-    """Return the words for rounds that do not agree, that differ too little, or that are too few."""
+    """Return the words for an open result: the rounds disagree, differ too little, or are too few."""
     first, second = (name(arm) for arm in primary.pair.arms)
     told = primary.pair.estimate
     assert told is not None
@@ -324,7 +330,7 @@ def sentences(lines: Sequence[Primary]) -> list[str]:
 
 
 def _compared(lines: Sequence[Primary], first: str, second: str) -> str:
-    """Return a sentence that groups the headline measures by their results for one pair of designs."""
+    """Return a sentence that compares two designs; it groups the headline measures by their results."""
     mine = [line for line in lines if set(line.pair.arms) == {first, second}]
     if not mine:
         return f"no headline measure compares {name(first)} with {name(second)}."
@@ -340,7 +346,7 @@ def _compared(lines: Sequence[Primary], first: str, second: str) -> str:
 
 
 def _in_rounds(lines: Sequence[Primary]) -> str:
-    """Return "in all N rounds" if there are too few rounds for a verdict; empty for unclear results."""
+    """Return "in all N rounds" if results are clear, but no verdicts (too few rounds); else an empty text."""
     if any(line.winner is None for line in lines) or all(line.is_verdict for line in lines):
         return ""
     return f" in all {min(line.blocks for line in lines)} rounds"
@@ -353,7 +359,7 @@ def _first_up(text: str) -> str:
 def answered(answer: Answer) -> str:
     """Return the answer to a claim: that it is true by design, and the results of its headline measures.
 
-    The page says nothing more about a claim: figures do not decide whether a server is "light" or "enough".
+    The page gives no further answer: numbers cannot show whether a server is "light" or "enough".
     """
     said = "; ".join(f"at {topic(line)}, {verdict(line)}" for line in answer.lines)
     told = [say("by-design")] if answer.claim.by_design else []
@@ -372,5 +378,5 @@ def values(found: Values, line: Primary) -> str:
 
 
 def chosen(lines: Sequence[Primary], arm: str) -> list[str]:
-    """Return the reasons to choose a design: headline measures at which the design is better than another."""
+    """Return the reasons to choose a design: headline measures in which it is better than another design."""
     return [f"{topic(line)} counts most ({verdict(line)})" for line in lines if line.winner == arm]

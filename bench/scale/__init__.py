@@ -1,6 +1,6 @@
-"""Measurements of the designs with other sizes, distances and numbers of servers: ``mqbench scale``.
+"""Measurements with other sizes, distances and numbers of servers than in the comparison: ``mqbench scale``.
 
-Most points of a series differ from a base point in one property.
+A point is a combination of these properties. Most points differ from a base point in one property.
 
 - ``points.py`` lists the points, and the time that each of them takes.
 - ``series.py`` measures the points one after the other, and keeps the results as rows.

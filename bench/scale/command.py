@@ -1,4 +1,4 @@
-"""The command ``mqbench scale``: measures a series, resumes a series, or makes the page of several series."""
+"""The command ``mqbench scale``: it measures or resumes a series, or makes the page of several series."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from routekeeper.bench.scale.series import DESIGNS, Series, available, order_of
 
 
 class ScaleError(ValueError):
-    """A command line that cannot be carried out; the error's message says why."""
+    """The command line cannot be carried out; the error's message says why."""
 
 
 def scale(arguments: argparse.Namespace, command: Sequence[str]) -> int:
-    """Carry out the command.
+    """Carry out the command with these arguments; return the exit code.
 
     Raises:
         ScaleError: If the command line cannot be carried out.
@@ -40,7 +40,7 @@ def scale(arguments: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def _check_alone(arguments: argparse.Namespace, beside: str) -> None:
-    """Check that the command line has no option that the existing series has set already.
+    """Check that the command line has no option that would change a setting of the existing series.
 
     Raises:
         ScaleError: If the command line has such an option.
@@ -89,7 +89,7 @@ def _begun(arguments: argparse.Namespace, command: Sequence[str]) -> Series:
 
 
 def measure(series: Series) -> int:
-    """Measure the missing points of a series, then make its page; return the exit code."""
+    """Measure the missing points of a series, and make the page of the series; return the exit code."""
     minutes = series.expected_s() / 60
     _say(f"{series.order.part}: {minutes:.0f} minutes on two idle cores, at most 75; rows: {series.folder}")
     try:

@@ -1,8 +1,7 @@
-"""Curves from raw rows, and the sentences that say where curves bend and cross (no I/O, no clock).
+"""Curves made from raw rows, and sentences about the bends and crossings of curves (no I/O, no clock).
 
-A curve shows one figure of one design over a size of the group, such as the number of brokers. Each point of
-the curve has the median and the range of the rounds. Sentences are templates that are filled with these
-numbers.
+A curve shows one figure of one design over one size, such as the number of brokers. Each point of the curve
+has the median and the range of the rounds. A sentence is a template, filled with such numbers.
 """
 
 from __future__ import annotations
@@ -33,23 +32,24 @@ NAMES: Final[dict[str, str]] = {
     "zookeeper": "ZooKeeper",
     "apache": "RocketMQ's nameserver",
 }
-#: Smallest difference between two neighbouring exponents of growth that counts as a bend of the curve.
+#: Smallest difference that counts as a bend: the difference between the exponents of growth before and after
+#: a point (see :func:`growth`).
 BEND: Final = 0.4
-#: A curve whose values differ by at most this share of the largest value counts as hardly changed.
+#: Largest spread of a curve that "hardly changes", as a share of its largest value.
 FLAT: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One diagram: a figure on the y-axis, a size of the group on the x-axis.
+    """One diagram: a figure on the y-axis, over a size (such as the number of brokers) on the x-axis.
 
     Attributes:
         key: The figure's name in the rows.
         x: Returns the size of a point.
         chosen: Returns True for the points that lie on the curve.
         scale: Factor that converts the figure to the unit.
-        linear: True if the axis of sizes is linear. Round-trip times need a linear axis, because they begin
-            at 0, which has no logarithm.
+        linear: True if the x-axis is linear, False if it is logarithmic. Round-trip times need a linear axis,
+            because they begin at 0, which has no logarithm.
     """
 
     name: str
@@ -292,9 +292,9 @@ def curves_of(question: Question, rows: Sequence[Row]) -> list[Curve]:
 
 
 def growth(curve: Curve) -> list[float | None]:
-    """Return how fast a curve grows between each two neighbouring points: the e in "value ~ size ** e".
+    """Return the exponent of growth between each two neighbouring points of a curve.
 
-    The exponent e is None if a size or a value is 0.
+    It is the exponent e in "value ~ size ** e". It is None if a size or a value is 0.
     """
     found: list[float | None] = []
     for one, other in itertools.pairwise(curve.known):
@@ -308,7 +308,7 @@ def growth(curve: Curve) -> list[float | None]:
 
 
 def steady(curve: Curve) -> int:
-    """Return 1 if a curve only grows, -1 if it only falls, and 0 otherwise."""
+    """Return 1 if a curve grows from each point to the next, -1 if it always falls, and 0 otherwise."""
     steps = [later.median - earlier.median for earlier, later in itertools.pairwise(curve.known)]  # type: ignore[operator]
     return 1 if all(step > 0 for step in steps) else -1 if all(step < 0 for step in steps) else 0
 
@@ -316,8 +316,8 @@ def steady(curve: Curve) -> int:
 def bend(curve: Curve) -> Dot | None:
     """Return the point at which a curve bends most; None if the curve has no bend.
 
-    Only a curve that always grows or always falls has a bend, and only between points whose rounds' ranges do
-    not overlap. Otherwise the differences of single rounds would look like a bend.
+    Differences between single rounds must not look like a bend. So a curve has a bend only if it always grows
+    or always falls. The ranges of the rounds at the point and at its two neighbours must not overlap, either.
     """
     if not steady(curve):
         return None
@@ -337,7 +337,7 @@ def bend(curve: Curve) -> Dot | None:
 def crossings(curves: Sequence[Curve]) -> list[Crossing]:
     """Return the crossings of the designs' curves.
 
-    On both sides of a crossing, the ranges of the two designs' rounds must not overlap.
+    On both sides of a crossing, the ranges of the two designs' rounds do not overlap.
     """
     found = []
     for one, other in itertools.combinations(curves, 2):
@@ -349,7 +349,7 @@ def crossings(curves: Sequence[Curve]) -> list[Crossing]:
 
 
 def _apart(one: Curve, other: Curve) -> list[tuple[Dot, int]]:
-    """Return the points at which the ranges of two curves' rounds do not overlap.
+    """Return the points at which all rounds of one curve lie above, or below, all rounds of the other curve.
 
     Each point comes with the result of :func:`_side`.
     """
@@ -358,7 +358,7 @@ def _apart(one: Curve, other: Curve) -> list[tuple[Dot, int]]:
 
 
 def _side(one: Dot, other: Dot) -> int:
-    """Return -1 if ``one`` is below ``other`` in all rounds, 1 if it is above in all rounds, otherwise 0."""
+    """Return -1 if all rounds of ``one`` are below those of ``other``, 1 if all are above, otherwise 0."""
     assert one.low is not None
     assert one.high is not None
     assert other.low is not None
@@ -367,7 +367,10 @@ def _side(one: Dot, other: Dot) -> int:
 
 
 def turns_at_crossings(rows: Sequence[Row], designs: Sequence[Arm]) -> list[Turn]:
-    """Return further rounds to measure for two designs, at the points between which their curves cross."""
+    """Return the additional rounds to measure where curves of two designs cross.
+
+    They are measured with both designs, at the two points between which the crossing lies.
+    """
     points: dict[tuple[str, Arm], Point] = {}
     for question in QUESTIONS:
         for crossing in crossings(curves_of(question, rows)):
@@ -430,8 +433,8 @@ def sentences_of(question: Question, curves: Sequence[Curve]) -> list[str]:
 def _never_crossing(question: Question, curves: Sequence[Curve]) -> list[str]:
     """Return a sentence for each pair of designs whose curves do not cross.
 
-    The sentence names the design with the lower values, or says that the designs do not differ clearly.
-    There is no sentence on independent mode: its servers exchange nothing, so no distance was measured.
+    The sentence names the design with the lower values, or says that the designs do not differ clearly. Pairs
+    with independent mode get no sentence: its servers exchange nothing, so the distance has no effect on it.
     """
     found = []
     far = [curve for curve in curves if curve.design != "independent"]
@@ -502,7 +505,7 @@ def _shape(question: Question, curve: Curve) -> str:
 
 
 def _straight(question: Question, curve: Curve) -> str:
-    """Return the words for the change of a value with each further broker, topic, server or ms."""
+    """Return the change of the value for each further broker, topic, client, server or ms, in words."""
     first, last = curve.known[0], curve.known[-1]
     assert first.median is not None
     assert last.median is not None
@@ -512,7 +515,7 @@ def _straight(question: Question, curve: Curve) -> str:
 
 
 def _one(question: Question) -> str:
-    """Return the word for one unit of the size: broker, topic, server or ms."""
+    """Return the name of one unit of the size: broker, topic, client, server or ms."""
     word = question.x_name.split()[0]
     return word if word == "ms" else word.removesuffix("s")
 
@@ -522,7 +525,7 @@ def _upper(text: str) -> str:
 
 
 def answers_of(rows: Sequence[Row]) -> list[Answer]:
-    """Return every question for which there are rows, with its curves and sentences."""
+    """Return every question that the rows answer, with its curves and sentences."""
     found = []
     for question in QUESTIONS:
         curves = curves_of(question, rows)

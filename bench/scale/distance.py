@@ -1,4 +1,4 @@
-"""Measurements at points with delays between servers: changes, age of answers, and failover."""
+"""Measurements with delays between servers: times of changes, differences between servers, and failover."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from routekeeper.bench.slow_disk import SlowDisks
 
 Record = Callable[[dict[str, Any]], None]
 TIMES: Final = 15
-#: Longest wait in seconds for a change after the leader was killed. With the timers of ZooKeeper's example
-#: configuration, a follower tolerates 10 s of silence.
+#: Longest wait in seconds for a change after the leader was killed. It must be above 10 s: with the timers of
+#: ZooKeeper's example configuration, a follower waits 10 s for a silent leader.
 FAILOVER_S: Final = 40.0
-#: Number of changes before the first measured change: a JVM compiles code only after it has run often.
+#: Number of changes before the first measured change. A JVM compiles only code that has run often.
 WARM_TIMES: Final = 30
 #: Pause in seconds between two changes, so that they do not overlap.
 PAUSE_S: Final = 0.02
@@ -28,20 +28,20 @@ PAUSE_S: Final = 0.02
 
 @contextmanager
 def probes(group: ScaleGroup, *, shared: bool, first: int = FIRST_KEY) -> Iterator[list[Probe]]:
-    """Yield one prepared probe for each server, and close the probes at the end.
+    """Yield a prepared probe for each server, and close the probes at the end.
 
     A probe is a broker that changes one topic at one server.
 
     Args:
-        shared: True if all probes are one broker, which registers with every server. Otherwise each probe is
-            a broker of its own.
+        shared: True if all probes are the same broker, which registers with every server. Otherwise each
+            probe is a broker of its own.
     """
     made = [
         Probe(group.kind, addr, first + (0 if shared else index)) for index, addr in enumerate(group.clients)
     ]
     try:
         for index, probe in enumerate(made):
-            # In ZooKeeper, the first probe creates the nodes that all probes share. A second creation fails.
+            # In ZooKeeper, probes of the same broker share their nodes. Only the first probe may create them.
             if not (shared and group.kind == "jute" and index):
                 probe.prepare()
         yield made
@@ -51,14 +51,14 @@ def probes(group: ScaleGroup, *, shared: bool, first: int = FIRST_KEY) -> Iterat
 
 
 def warm(chosen: list[Probe]) -> None:
-    """Make ``WARM_TIMES`` unmeasured changes with each of these probes."""
+    """Make ``WARM_TIMES`` changes with each of these probes, without measuring them."""
     for probe in chosen:
         for number in range(1, WARM_TIMES + 1):
             probe.change(number)
 
 
 def lone_changes_ms(probe: Probe, *, first: int = WARM_TIMES + 1) -> list[float]:
-    """Return the durations in ms of ``TIMES`` changes that were made one at a time."""
+    """Make ``TIMES`` changes, one after the other; return the duration of each change in ms."""
     found = []
     for number in range(first, first + TIMES):
         found.append(probe.change(number) * 1e3)
@@ -73,7 +73,7 @@ def measure_distance(group: ScaleGroup, point: Point, record: Record) -> dict[st
     with life_of(group, point, record) as life:
         life.register()
         group.delay(point.round_trip_ms, loss=point.loss)
-        life.register()  # so that no first message over a delayed link is measured
+        life.register()  # not measured: the first messages over delayed links
         found |= changes(group, record)
         found["restart_right_s"] = life.restart()["right_s"]
         group.wait_healthy()
@@ -97,9 +97,9 @@ def measure_distance(group: ScaleGroup, point: Point, record: Record) -> dict[st
 def changes(group: ScaleGroup, record: Record) -> dict[str, float]:
     """Return median times of changes at the leader, at a follower, and on all servers, in ms.
 
-    For changes on all servers, two times are measured: the time until every server shows the change, and the
-    time from the first to the last server that shows it. RocketMQ's brokers report to every server, so also
-    to the leader in raft mode; a broker of ZooKeeper's has one session, here with the leader.
+    For a change on all servers, there are two times: the time until every server shows the change, and the
+    time from the first to the last server that shows it. A RocketMQ broker sends such a change to every
+    server. A ZooKeeper broker sends it to the leader only, because the broker has a session with one server.
     """
     found: dict[str, float] = {}
     leader = group.leader()
@@ -134,7 +134,7 @@ def changes(group: ScaleGroup, record: Record) -> dict[str, float]:
 
 
 def check_leader(group: ScaleGroup, leader: int | None) -> None:
-    """Check that the server that led at the beginning of a measurement still leads.
+    """Check that ``leader``, which led at the beginning of a measurement, still leads.
 
     Raises:
         Unhealthy: If another server leads now, or none.
@@ -144,7 +144,7 @@ def check_leader(group: ScaleGroup, leader: int | None) -> None:
 
 
 def measure_slow_disk(group: ScaleGroup, point: Point, record: Record, disks: SlowDisks) -> dict[str, float]:
-    """Change topics with no slow disk, with a slow disk of the leader, and with a slow disk of a follower."""
+    """Measure changes of topics in three cases: no disk, the leader's disk, or a follower's disk is slow."""
     found: dict[str, float] = {}
     with life_of(group, point, record) as life, probes(group, shared=False) as at:
         life.register()

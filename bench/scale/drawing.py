@@ -18,7 +18,7 @@ LEFT: Final = 52
 RIGHT: Final = 24
 TOP: Final = 10
 BOTTOM: Final = 182
-#: Smallest distance between two labels of the x-axis, in units of the drawing.
+#: Smallest distance between two labels of the x-axis, in drawing units.
 _LABEL_ROOM: Final = 34.0
 _STEPS: Final = (1, 2, 5)
 
@@ -60,7 +60,7 @@ class Picture:
 
 
 def picture(question: Question, curves: Sequence[Curve]) -> Picture:
-    """Draw the designs' curves of one question."""
+    """Draw the curves of all designs for one question."""
     values = [
         value for curve in curves for dot in curve.known for value in (dot.low, dot.high) if value is not None
     ]
@@ -114,7 +114,7 @@ def _mark(
 
 
 def _axis(values: Sequence[float], start: float, end: float, *, linear: bool) -> Callable[[float], float]:
-    """Return a function that converts a value to a coordinate, on a linear or a logarithmic axis."""
+    """Return a function that converts a value to a coordinate on a linear or a logarithmic axis."""
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
 
     def place(value: float) -> float:
@@ -137,13 +137,13 @@ def _steps(high: float) -> list[float]:
 
 
 def _log_steps(low: float, high: float) -> list[float]:
-    """Return the powers of ten between two values; if there is none, return the two values."""
+    """Return the powers of ten between two values. If there is none, return the two values."""
     first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
     return [10.0**power for power in range(first, last + 1)] or [low, high]
 
 
 def _apart(ticks: Sequence[Tick]) -> list[Tick]:
-    """Leave out labels that would lie too close to the label before."""
+    """Return the labels without those that lie too close to the label before."""
     found: list[Tick] = []
     for tick in ticks:
         room = max(_LABEL_ROOM if found else 0.0, 0.0)

@@ -1,5 +1,4 @@
-"""The servers of one measurement: servers as in the comparison, in any number, with links that may be
-delayed."""
+"""The servers of one measurement: the servers of the comparison, in any number, also with delayed links."""
 
 from __future__ import annotations
 
@@ -28,16 +27,16 @@ from routekeeper.bench.slow_disk import SlowDisks
 from routekeeper.bench.timers import Timers
 from routekeeper.bench.wires.client import Kind
 
-#: Default timers of each system. ZooKeeper's session time-out is the default of MetaQ 1.4, RocketMQ's
-#: predecessor, which used ZooKeeper (class ZKConfig).
+#: Default timers of each system. The session time-out is a default of MetaQ 1.4 (class ZKConfig), which was
+#: RocketMQ's predecessor and used ZooKeeper.
 TIMERS: Final = Timers(
     divisor=1.0, election_timeout_ms=500, zookeeper_tick_ms=2000, zookeeper_session_ms=30_000
 )
-#: Size of the JVM heap in MB, enough for a million topics over all brokers. With a smaller heap, a JVM would
-#: spend its time on garbage collection. RocketMQ's value is from its own script, runserver.sh.
+#: Size of the JVM's heap in MB. It is enough for 100 brokers with 10,000 topics each: with a smaller heap, a
+#: JVM would spend its time on garbage collection. RocketMQ's own script, runserver.sh, sets the same value.
 HEAP_MB: Final[dict[Arm, int]] = {"apache": 4096, "zookeeper": 3072}
-#: Options of the comparison's commands, for short-lived JVMs. This module removes the options, because its
-#: JVMs serve a heavy load.
+#: Options for short-lived JVMs, which the comparison uses. This module removes them from the commands,
+#: because its JVMs serve a heavy load.
 _SHORT_LIVES: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 START_S: Final = 90.0
 _LEADS: Final = ("leader", "standalone")
@@ -149,12 +148,12 @@ class ScaleGroup:
         self.wait_healthy()
 
     def healthy(self) -> bool:
-        """Return True if every server serves, and if there is a leader in a design that has one."""
+        """Return True if every server serves; in a design with a leader, one server must lead."""
         return self.servers.ready() if self.name == "apache" else self.serves(range(len(self.clients)))
 
     def serves(self, indexes: Sequence[int]) -> bool:
-        """Return True if each of these servers serves, and if one of them leads in a design with a leader."""
-        if self.servers.http:  # ours report themselves if they can serve
+        """Return True if each of these servers serves; in a design with a leader, one of them must lead."""
+        if self.servers.http:  # our own servers report whether they serve
             return all(is_ready(self.servers.http[index]) for index in indexes)
         roles = [self.servers.role(index) for index in indexes]
         return "unknown" not in roles and sum(role in _LEADS for role in roles) == 1
@@ -176,7 +175,7 @@ class ScaleGroup:
     # -- faults -------------------------------------------------------------------------------------------
 
     def delay(self, round_trip_ms: float, *, loss: float = 0.0) -> None:
-        """Set the round-trip time and the packet loss between any two servers."""
+        """Set the round-trip time, and the share of lost packets, between each two servers."""
         names = self.servers.names
         directions = [
             pair for name in names for pair in both_ways([name], [each for each in names if each > name])
@@ -202,7 +201,7 @@ class ScaleGroup:
     def roll(self) -> None:
         """Restart the servers one by one, the leader last, as operators do.
 
-        After each restart wait until all servers serve.
+        After each restart, wait until all servers serve.
         """
         for index in restart_order(len(self.clients), self.leader()):
             process = self.processes[index]

@@ -1,8 +1,7 @@
-"""A process with many clients that learn of a change: by a notification, or by polling.
+"""A process with many clients, which measures when they learn of a change: by a notification or by polling.
 
-As a program, ``python -m routekeeper.bench.scale.herd``, it reads a plan of
-:mod:`routekeeper.bench.wires.job` as JSON from standard input. It writes one JSON object with the figures to
-standard output.
+The program ``python -m routekeeper.bench.scale.herd`` reads a plan of :mod:`routekeeper.bench.wires.job` as
+JSON from standard input. It writes one JSON object with the figures to standard output.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from routekeeper.bench.wires.watchers import HttpWatcher, JuteWatcher
 from routekeeper.bench.wires.wire import Answer, WatchWire, Wire, WireError
 
 TOLD_S: Final = 10.0
-#: Pause in seconds between two changes; in this time every client sets its watch again.
+#: Pause in seconds between two changes. In this time, every client sets its watch again.
 REARM_S: Final = 0.02
 #: Seconds to wait before the measurement, so that every server has the nodes that the writer created.
 SETTLE_S: Final = 0.3
@@ -46,9 +45,9 @@ def told_members(plan: Plan, member: int) -> list[int]:
 async def watch(job: Job) -> dict[str, Any]:
     """Change one key (a broker or a node) again and again; measure when all watchers have the new value.
 
-    ``watchers`` clients watch at each server. One change is made at a time. There is one phase for each
-    server, with an equal share of the time. A phase sends each change to its server, or to all servers if the
-    plan says ``everywhere``.
+    ``watchers`` clients watch at each server. There is one phase for each server, and all phases take the
+    same time. In a phase, changes are made one after the other. A change goes to the server of the phase; if
+    the plan says ``everywhere``, it goes to all servers.
     """
     plan = job.plan
     took: list[tuple[float, float, float]] = []
@@ -75,7 +74,7 @@ async def watch(job: Job) -> dict[str, Any]:
 
 
 class Phase:
-    """One part of a measurement: one broker or node changes again and again, and all watchers wait for it."""
+    """A part of a measurement in which one broker or node changes again and again, and all watchers wait."""
 
     def __init__(self, job: Job, member: int) -> None:
         self._job = job
@@ -115,8 +114,8 @@ class Phase:
         found: list[tuple[float, float, float]] = []
         stop_at = now() + seconds
         while not found or now() < stop_at:
-            # use a multiple of the number of topics, so that each write to our nameserver changes the same
-            # topic
+            # A number selects a topic of our nameserver. Multiples of the number of topics select the same
+            # topic.
             self._number += self._job.plan.topics
             self._marker = self._writers[0].wire.marker(self._number)
             self._acked, self._unacked = 0.0, len(self._writers)
@@ -172,9 +171,10 @@ class Phase:
 
 
 async def poll(job: Job) -> dict[str, Any]:
-    """Change one broker once; measure when each client has seen the change. Each client asks every 30 s.
+    """Change one broker once; measure when each polling client has seen the change.
 
-    ``watchers`` clients ask at each server. Their first requests are evenly spread over the 30 s.
+    ``watchers`` clients poll at each server, each of them every 30 s. Their first requests are evenly spread
+    over 30 s.
     """
     plan = job.plan
     count = plan.watchers * len(plan.members)

@@ -1,4 +1,4 @@
-"""Measurements with other numbers of servers: servers are killed, restarted one by one, or all down."""
+"""Measurements with other numbers of servers: lone changes, kills, rolling restarts, and all servers down."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from routekeeper.remoting.errors import RemotingError, ResponseError
 from routekeeper.remoting.route import TopicConfig
 
 Record = Callable[[dict[str, Any]], None]
-#: Number of changes before the first measured change: a JVM compiles code only after it has run often.
+#: Number of changes before the first measured change. A JVM compiles only code that has run often.
 WARM_TIMES: Final = 200
-#: Number of change numbers reserved for the tries after each kill of a server. There are fewer tries,
-#: so no change number is used twice.
+#: Each change has a number. This is the number of change numbers that are reserved for the tries after each
+#: kill of a server. There are fewer tries, so no change number is used twice.
 TRIES_MAX: Final = 10_000
 #: Seconds after which a query counts as unanswered.
 ANSWER_S: Final = 2.0
@@ -59,7 +59,7 @@ _SEND_USER: Final = 0
 def measure_number(
     group: ScaleGroup, point: Point, record: Record, chance: random.Random
 ) -> dict[str, float]:
-    """Measure lone changes; then kill all servers but one; then restart the servers one by one."""
+    """Measure three things in this order: lone changes, kills of all servers but one, a rolling restart."""
     found: dict[str, float] = {}
     with life_of(group, point, record) as life:
         life.register()
@@ -69,13 +69,14 @@ def measure_number(
             for number in range(1, WARM_TIMES + 1):
                 chosen.change(number)
             found["change_leader_ms"] = statistics.median(lone_changes_ms(chosen, first=WARM_TIMES + 1))
-        # Kill servers before any restart: a JVM that has just started would be slow.
+        # Measure kills before the rolling restart: a JVM that has just started would be slow.
         found |= losses(group, point, record, chance)
         everybody = range(len(group.clients))
         group.launch([index for index in everybody if not group.processes[index].alive])
         group.wait_healthy()
         life.settle()
-        # A real broker registers again within its period. ZooKeeper's clients connect again at once.
+        # Let brokers return within their period of 30 s, as real brokers do. ZooKeeper's clients connect
+        # again at once.
         if group.kind != "jute":
             life.returning(PERIOD_S)
         found |= rolling(group, point)
@@ -88,10 +89,11 @@ def reader_of(group: ScaleGroup, addr: str) -> Reader:
 
 
 def rolling(group: ScaleGroup, point: Point) -> dict[str, float]:
-    """Restart one server after the other.
+    """Restart one server after the other, and measure the interruptions.
 
     Return the longest time without an accepted change, the longest time without a right answer, and the
-    number of new leaders. Both times end only with a success after the last restart.
+    number of new leaders. The measurement ends only when a change and a query have succeeded after the last
+    restart.
 
     If a server fails, the client tries the next server, as RocketMQ's and our clients do.
     """
@@ -100,7 +102,7 @@ def rolling(group: ScaleGroup, point: Point) -> dict[str, float]:
             probe.wait_at_most(TRY_S)
         readers = [reader_of(group, addr) for addr in group.clients]
         topic = topic_name(0)
-        # number of failures so far; after each failure the client tries the next server
+        # number of failures so far; it selects the server, so that a failure leads to the next server
         turns = {"write": 0, "read": 0}
 
         def write(turn: int) -> None:
@@ -140,9 +142,9 @@ def rolling(group: ScaleGroup, point: Point) -> dict[str, float]:
 
 
 def losses(group: ScaleGroup, point: Point, record: Record, chance: random.Random) -> dict[str, float]:
-    """Kill one server after the other; check after each kill if changes and queries succeed.
+    """Kill one server after the other; after each kill, check whether changes and queries still succeed.
 
-    Each kill hits the leader if there is one. Before a kill, the servers that are left get time to elect it.
+    The leader is killed if there is one. Before each kill, the remaining servers get time to elect a leader.
     """
     found: dict[str, float] = {}
     servers = len(group.clients)
@@ -154,7 +156,7 @@ def losses(group: ScaleGroup, point: Point, record: Record, chance: random.Rando
             probe.wait_at_most(TRY_S)
         for down in range(1, servers):
             within_s = tried_s(servers, down)
-            if all(accepted):  # otherwise the servers have already had that time
+            if all(accepted):  # after a failed change, the servers have had this time already
                 await_service(group, left, within_s)
             leader = group.leader()
             lost = next_lost(left, leader, chance)
@@ -192,9 +194,9 @@ def unbroken(successes: Iterable[bool]) -> int:
 
 
 def right_answers(group: ScaleGroup, indexes: Sequence[int], brokers: int, deadline: float) -> int:
-    """Ask each of these servers until it lists every broker, or until the deadline; return how many did.
+    """Ask each of these servers until it lists every broker; return how many servers do before the deadline.
 
-    Ask each server at least once, also after the deadline.
+    Each server is asked at least once, even if the deadline has passed.
     """
     right: list[int] = []
 
@@ -213,14 +215,15 @@ def right_answers(group: ScaleGroup, indexes: Sequence[int], brokers: int, deadl
     return len(right)
 
 
-# -- all servers down for a while ----------------------------------------------------------------------------
+# -- all servers are down for a while ------------------------------------------------------------------------
 
 
 def phase_s(number: int) -> float:
-    """Return the seconds that round ``number`` waits before the servers are killed.
+    """Return how long round ``number`` waits before the servers are killed, in seconds.
 
-    The rounds spread over the period of the brokers' registrations. The servers are down for whole periods,
-    so without this wait they would always return at the same time before a registration.
+    The servers are down for whole periods of the brokers' registrations. Without this wait, the next
+    registration would come at the same time after the servers' return in every round. With the wait, the
+    rounds are spread over the period.
     """
     return (number - 0.5) / ROUNDS % 1.0 * PERIOD_S
 
@@ -228,7 +231,7 @@ def phase_s(number: int) -> float:
 def measure_away(
     group: ScaleGroup, point: Point, folder: Path, record_operation: Callable[[Operation], None], number: int
 ) -> dict[str, float]:
-    """Kill all servers for a while; meanwhile our brokers and a producer of ours continue to work.
+    """Kill all servers, and start them again after a while; our brokers and one producer continue to work.
 
     Args:
         number: Number of the round.
@@ -292,7 +295,8 @@ class Sending:
     def meanwhile(self) -> Iterator[Callable[[], tuple[int, int]]]:
         """Send in a thread while the context is open.
 
-        Yield a function that returns the numbers of :meth:`for_s` after the end of the context.
+        Yield a function that returns the same numbers as :meth:`for_s`. Call it only after the context is
+        closed.
         """
         over = threading.Event()
         with ThreadPoolExecutor(1) as pool:
@@ -303,7 +307,10 @@ class Sending:
                 over.set()
 
     def _until(self, over: Callable[[int], bool]) -> tuple[int, int]:
-        """Send until ``over`` returns True for the next message's due time in ns; return as :meth:`for_s`."""
+        """Send until ``over`` returns True; its argument is the instant in ns of the next message.
+
+        Return the same numbers as :meth:`for_s`.
+        """
         began_ns = time.monotonic_ns()
         sent = failed = 0
         while not over(due_ns := began_ns + round(sent * SEND_EVERY_S * 1e9)):
@@ -340,7 +347,7 @@ class Sending:
 
 
 def users_of(group: ScaleGroup, folder: Path) -> tuple[Arm, list[Process]]:
-    """Return the client adapter of a design, and our brokers' processes, which are not started yet."""
+    """Return a design's client adapter, and the processes of our brokers (not started yet)."""
     addrs = [f"{HOST}:{port}" for port in free_ports(BROKERS)]
     is_zookeeper = group.kind == "jute"
     side = Side(
@@ -381,9 +388,9 @@ def users_of(group: ScaleGroup, folder: Path) -> tuple[Arm, list[Process]]:
         for index, addr in enumerate(addrs)
     ]
     if is_zookeeper:
-        from routekeeper.bench.arms import zookeeper  # import kazoo for ZooKeeper only
+        from routekeeper.bench.arms import zookeeper  # imported here, because only ZooKeeper needs kazoo
 
-        # Silence kazoo: by default it logs a line for each attempt while all servers are down.
+        # While all servers are down, kazoo would log a line for each attempt to connect.
         zookeeper.log.setLevel(logging.CRITICAL)
         return zookeeper.ZooKeeperArm(config), brokers
     from routekeeper.bench.arms.remoting import RemotingArm

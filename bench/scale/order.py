@@ -1,4 +1,4 @@
-"""The order for a series (its settings) and its rows, as files in the folder of the series."""
+"""The files in the folder of a series: the order (the settings of the series), and the rows (its results)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROWS_NAME: Final = "rows.jsonl"
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of one series, stored in its folder, so that the series can be resumed."""
+    """The settings of one series. They are stored in its folder, so that the series can be resumed."""
 
     part: Part
     designs: list[Arm]
@@ -38,7 +38,7 @@ def begin(folder: Path, order: Order) -> None:
 
 
 def read_order(folder: Path) -> Order:
-    """Read the order of a series.
+    """Read the order (the settings) of a series.
 
     Raises:
         ValueError: If the folder has no readable order.
@@ -50,7 +50,7 @@ def read_order(folder: Path) -> Order:
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """Return the rows of a series; leave out a last line that a kill has cut off."""
+    """Return the rows of a series. If a kill has cut off the last line, leave this line out."""
     path = folder / ROWS_NAME
     if not path.exists():
         return []
@@ -59,7 +59,7 @@ def read_rows(folder: Path) -> list[Row]:
 
 
 def add_row(folder: Path, row: Row) -> None:
-    """Add a row; overwrite a last line that a kill has cut off."""
+    """Add a row. If a kill has cut off the last line, overwrite this line."""
     path = folder / ROWS_NAME
     with path.open("ab+") as file:
         file.seek(0)

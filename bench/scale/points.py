@@ -1,4 +1,4 @@
-"""The points to measure, their order, and the time that they take (no I/O, no clock)."""
+"""The points to measure, the order of the measurements, and the time that they take (no I/O, no clock)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ PARTS: Final[tuple[Part, ...]] = ("size", "distance", "number")
 ROUNDS: Final = 3
 #: Number of rounds at the points between which the curves of two designs cross.
 ROUNDS_AT_CROSSINGS: Final = 5
-#: Longest time of a series in seconds. Points for which no time remains are not measured; the page names
-#: them.
+#: Longest time of a series in seconds. If no time remains for a point, it is not measured, and the page names
+#: it.
 SERIES_S: Final = 75 * 60.0
-#: Number of rounds that a design may fail at a point; after this, the design is not measured there again.
+#: Number of failed rounds of a design at a point, after which the design is not measured at this point again.
 FAILURES_MAX: Final = 2
 BASE_BROKERS: Final = 10
 BASE_TOPICS: Final = 1_000
@@ -30,12 +30,11 @@ PERIOD_S: Final = 30.0
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """One point of a series; values that a point does not name are the base values.
+    """One point of a series: a combination of sizes and distances. Omitted fields have base values.
 
     Attributes:
-        spread: True if one more restart is measured, after which brokers return evenly over a heartbeat
-            period.
-        polling: True if clients that ask every 30 s are measured, too.
+        spread: True to measure one more restart, after which brokers return evenly over a heartbeat period.
+        polling: True to measure also clients that ask every 30 s.
         loss: Share of packets that are lost between servers.
         slow_ms: Time in ms that is added to each sync of one server.
         away_s: Seconds for which all servers are down.
@@ -61,13 +60,13 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One raw row: the result of one measurement of a point with one design.
+    """The result of one measurement of a point with one design.
 
     Attributes:
         links: The means by which links between servers are delayed.
         figures: Figures by name; a figure that could not be measured is absent.
-        failed: Failure of the design at this point; null if it did not fail.
-        left_out: Reason why the point was not measured; null if it was measured.
+        failed: Text of the design's failure at this point; None if the design did not fail.
+        left_out: Reason why the point was not measured; None if it was measured.
         load: Load average of the machine before the measurement.
     """
 
@@ -83,20 +82,20 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement that is to be made: a point, a design and a round."""
+    """One measurement in the plan of a series: a point, a design and a round."""
 
     point: Point
     design: Arm
     round: int
 
 
-#: Sizes as (brokers, topics): first the base size, then sizes that differ from the base size in one number,
-#: then sizes that differ in both numbers.
+#: Sizes as pairs (brokers, topics of each broker). The base size comes first. Then follow sizes that differ
+#: from the base size in one number, and then sizes that differ in both numbers.
 GRID: Final = (
     *((10, 1_000), (3, 1_000), (30, 1_000), (100, 1_000), (10, 100), (10, 10_000)),
     *((3, 100), (3, 10_000), (100, 100), (100, 10_000)),
 )
-#: Sizes at which one more restart is measured, after which brokers return evenly over a heartbeat period.
+#: Sizes with one more measured restart. After it, brokers return evenly over a heartbeat period.
 SPREAD: Final = ((10, 1_000), (100, 10_000))
 CLIENTS: Final = (30, 8, 250, 2_000)
 ROUND_TRIPS_MS: Final = (0.0, 1.0, 5.0, 20.0)
@@ -104,17 +103,18 @@ LOSS: Final = 0.01
 SLOW_MS: Final = 20.0
 SERVERS: Final = (3, 1, 5, 7)
 AWAY_S: Final = 120.0
-#: Seconds after a kill in which the next change must be accepted; later it counts as impossible. While a
-#: majority lives, they are more than the 10 s of silence that a follower of ZooKeeper tolerates.
+#: Seconds for which changes are tried after a kill. If none is accepted in this time, changes count as
+#: impossible. With a majority, the time must be above 10 s, for which ZooKeeper's followers wait for a silent
+#: leader.
 TRIED_S: Final = 12.0
 TRIED_WITHOUT_MAJORITY_S: Final = 8.0
 
 
 def points_of(part: Part, *, links: LinkKind, small: bool = False) -> list[Point]:
-    """Return the points of a part, the most important points first.
+    """Return the points of a part of the measurements, the most important points first.
 
     Args:
-        small: True for a few tiny points, for a trial.
+        small: True for a few tiny points, to try the program.
     """
     match part:
         case "size":
@@ -182,9 +182,10 @@ def _small_table(small: bool) -> dict[str, Any]:
 def designs_for(point: Point, designs: Sequence[Arm]) -> list[Arm]:
     """Return the designs that are measured at a point."""
     without: dict[Kind, tuple[Arm, ...]] = {
-        # servers of RocketMQ and of independent mode exchange nothing; to measure one of the two is enough
+        # The servers of RocketMQ and of independent mode exchange nothing. It is enough to measure one of
+        # them.
         "distance": ("apache",),
-        # servers of these designs write nothing to disk, so a slow disk does not matter
+        # The servers of these designs write nothing to disk, so a slow disk has no effect.
         "slow-disk": ("apache", "independent"),
         "number": ("apache",),
         "away": ("apache",),
@@ -199,10 +200,10 @@ def tried_s(servers: int, down: int) -> float:
     return TRIED_S if 2 * (servers - down) > servers else TRIED_WITHOUT_MAJORITY_S
 
 
-#: Seconds in which the servers and their load programs start and stop, on two idle CPU cores.
+#: Seconds that the servers and their load programs need to start and stop, on two idle CPU cores.
 _LIFE_S: Final[dict[Arm, float]] = {"independent": 5, "raft": 6, "apache": 8, "zookeeper": 8}
-#: Seconds that a storm (all brokers register or return at once) takes in all phases, with a million topics
-#: over all brokers.
+#: Seconds that all phases of a storm take if the brokers have a million topics together. In a storm, all
+#: brokers register or return at the same time.
 _STORM_S: Final[dict[Arm, float]] = {"independent": 32, "raft": 40, "apache": 32, "zookeeper": 100}
 
 
@@ -221,7 +222,8 @@ def seconds_of(point: Point, design: Arm) -> float:
             found += 8
         case "number":
             found += 6 + 5 * point.servers
-            # independent mode waits for brokers; the others try changes in vain once the majority is down
+            # In independent mode, routes come back only with the brokers' next registrations. In the other
+            # designs, no change succeeds while the majority is down, so all tries take their full time.
             found += PERIOD_S if design == "independent" else 14 * (point.servers // 2)
         case "away":
             found += point.away_s + 20 + PERIOD_S + (22 if design == "independent" else 0)
@@ -229,7 +231,7 @@ def seconds_of(point: Point, design: Arm) -> float:
 
 
 def turns_of(points: Sequence[Point], designs: Sequence[Arm], rounds: int) -> list[Turn]:
-    """Return all measurements, round by round; the order of the designs rotates from round to round."""
+    """Return all measurements of a series, round by round. The order of the designs changes in each round."""
     return [
         turn
         for number in range(1, rounds + 1)
@@ -246,7 +248,7 @@ def _of_round(point: Point, designs: Sequence[Arm], number: int) -> Iterator[Tur
 
 
 def missing_turns(turns: Sequence[Turn], rows: Sequence[Row]) -> list[Turn]:
-    """Return the measurements without a row, except at points at which the design has failed too often."""
+    """Return the measurements that have no row yet; leave out points at which the design failed too often."""
     done = {(row.point.name, row.design, row.round) for row in rows}
     failures: dict[tuple[str, Arm], int] = {}
     for row in rows:
@@ -265,7 +267,7 @@ def measured_s(turn: Turn, rows: Sequence[Row]) -> float:
     """Return the expected duration of a measurement in seconds.
 
     It is the duration of the last measurement of the same point and design. If there is none, it is the
-    approximate duration on two idle CPU cores.
+    approximate duration on two idle CPU cores; see :func:`seconds_of`.
     """
     took = [
         row.seconds

@@ -1,4 +1,4 @@
-"""Probes: a broker that changes one topic at one server, and readers that wait until all servers show it."""
+"""Probes: brokers that change a topic at one server, and readers that wait until servers show the change."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from routekeeper.bench.wires.jute import JuteWire
 from routekeeper.bench.wires.remoting_wire import RemotingWire
 from routekeeper.bench.wires.wire import Wire, WireError
 
-#: Number of topics of a probing broker; a broker in the raft benchmark has as many.
+#: Number of topics of a probe. A broker in the raft benchmark has the same number.
 TOPICS: Final = 10
-#: First number of the probing brokers, higher than every broker number of a storm.
+#: Lowest broker number of a probe. Brokers of a storm have lower numbers.
 FIRST_KEY: Final = 5_000
 _VALUE: Final = bytes(200)
 ANSWER_S: Final = 10.0
-#: Times in seconds for tries while servers are down: longest wait for an answer (TRY_S), and pause between
-#: two tries (AGAIN_S).
+#: Longest wait in seconds for an answer to a try, while servers are down. :data:`AGAIN_S` is the pause
+#: between two tries.
 TRY_S: Final = 0.25
 AGAIN_S: Final = 0.005
 _SHOWN_S: Final = 20.0
@@ -33,7 +33,7 @@ class Probe:
     """A client that acts as one broker at a nameserver, or writes one node at a ZooKeeper server.
 
     Args:
-        key: Number of the broker or node; probes with the same number are the same broker.
+        key: Number of the broker or node. Probes with the same number act as the same broker.
     """
 
     def __init__(self, kind: Kind, addr: str, key: int, *, timeout_s: float = ANSWER_S) -> None:
@@ -53,7 +53,7 @@ class Probe:
         return self._at
 
     def wait_at_most(self, timeout_s: float) -> None:
-        """Limit the time for which later requests wait for an answer."""
+        """Set the longest time for which later requests wait for an answer."""
         self._timeout_s = timeout_s
         if self._at is not None:
             self._at.timeout_s = timeout_s
@@ -73,7 +73,7 @@ class Probe:
             OSError, WireError: If the change failed.
         """
         at = self._connected()
-        # use a multiple of TOPICS, so that each change concerns the same topic
+        # The number of a write selects a topic. Multiples of TOPICS select the same topic.
         request = at.wire.write(number * TOPICS)
         began = time.perf_counter()
         self._ask(request)
@@ -132,7 +132,7 @@ class Shown:
 
 
 def spread_of(writers: Sequence[Probe], readers: Sequence[Probe], number: int) -> Shown:
-    """Change a topic with all these writers at the same time; ask every server until it shows the change."""
+    """Let all these writers change a topic at the same time; ask every server until it shows the change."""
     found = Shown()
     began = time.perf_counter()
 
@@ -152,7 +152,7 @@ def spread_of(writers: Sequence[Probe], readers: Sequence[Probe], number: int) -
             try:
                 call()
             except (OSError, WireError):
-                pass  # the figure of this server is then missing
+                pass  # the result then has no time of this server
 
         return run
 
@@ -163,11 +163,11 @@ def spread_of(writers: Sequence[Probe], readers: Sequence[Probe], number: int) -
 
 
 def first_change_s(probes: Sequence[Probe], number: int, *, within_s: float) -> float | None:
-    """Try a change at each of these servers, again and again; return the seconds until one succeeds.
+    """Try changes at all these servers at the same time; return the seconds until the first change succeeds.
 
     Args:
         number: The tries use the change numbers after this number.
-        within_s: Longest time in seconds; if no change succeeds in this time, the result is None.
+        within_s: Longest time in seconds. If no change succeeds in this time, the result is None.
     """
     began = time.perf_counter()
     done: list[float] = []
@@ -226,6 +226,6 @@ class Trying:
 
 
 def longest_gap(instants: Sequence[float], began: float, ended: float) -> float:
-    """Return the longest time between two successive instants, ``began`` and ``ended`` included."""
+    """Return the longest time between two successive instants, from ``began`` to ``ended``."""
     marks = [began, *sorted(instants), ended]
     return max(later - earlier for earlier, later in itertools.pairwise(marks))

@@ -20,7 +20,7 @@ from routekeeper.bench.scale.order import Order
 from routekeeper.bench.scale.points import PARTS, TRIED_S, TRIED_WITHOUT_MAJORITY_S, Part, Row
 from routekeeper.bench.scale.tables import Table, tables_of
 
-#: Cores used by other programs above which a phase of a measurement counts as disturbed.
+#: If other programs use more CPU cores than this, a phase of a measurement counts as disturbed.
 BUSY: Final = 0.25
 #: Names of the written files: the page and its two tables.
 FILES: Final = ("scale.html", "scale-curves.csv", "scale-figures.csv")
@@ -54,7 +54,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A part of the measurements as the page shows it."""
+    """A part of the measurements (size, distance or number) as the page shows it."""
 
     name: Part
     title: str
@@ -66,7 +66,7 @@ class Section:
 
 
 def sections_of(series: Sequence[tuple[Order, Sequence[Row]]]) -> list[Section]:
-    """Return the sections of the parts that were measured, in the page's order; without I/O."""
+    """Return the sections of the page, one for each part that was measured (no I/O)."""
     found = []
     for part in PARTS:
         of_part = [(order, rows) for order, rows in series if order.part == part]

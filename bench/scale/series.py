@@ -1,4 +1,4 @@
-"""Measures the points of one part (size, distance or number), and keeps a row for each; can be resumed."""
+"""The measurement of one part (size, distance or number), with a row for each point; it can be resumed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from routekeeper.bench.slow_disk import missing as missing_slow_disk
 from routekeeper.bench.wires.wire import WireError
 
 DESIGNS: Final[tuple[Arm, ...]] = ("independent", "raft", "zookeeper", "apache")
-#: Maps the outcome of a query during a storm to the outcome of an operation in the comparison.
+#: Maps the outcome of a query during a storm to the outcome that the comparison's events use for it.
 _OUTCOMES: Final[dict[str, Outcome]] = {
     "ok": "ok",
     "wrong": "ok",
@@ -57,7 +57,7 @@ _FAILURES: Final = (Unhealthy, Missing, ArmLost, ClusterError, WireError, OSErro
 
 
 class Series:
-    """The measurement of one part (size, distance or number), stored in one folder."""
+    """The measurements of one part (size, distance or number), stored in one folder."""
 
     def __init__(self, folder: Path, order: Order, progress: Callable[[str], None]) -> None:
         self.folder = folder
@@ -73,7 +73,7 @@ class Series:
         return turns_of(self.points, self.order.designs, self.order.rounds)
 
     def expected_s(self) -> float:
-        """Return the expected time of the missing measurements in s, at most the rest of the time limit."""
+        """Return the expected duration of the missing measurements in s, at most the remaining time limit."""
         rows = self.rows
         spent = sum(row.seconds for row in rows)
         missing = sum(measured_s(turn, rows) for turn in missing_turns(self.turns(), rows))
@@ -82,7 +82,7 @@ class Series:
     def run(self) -> None:
         """Make every measurement (point, design, round) that has no row yet.
 
-        If too little time remains for a measurement, it gets a row that says so.
+        If there is too little time for a measurement, write a row that says so instead.
         """
         allow_connections()
         for turn in missing_turns(self.turns(), self.rows):
@@ -187,17 +187,18 @@ def started(group: ScaleGroup) -> Iterator[None]:
 
 
 def _path_of(turn: Turn) -> Path:
-    """Return the folder of a measurement's events; Spark turns the parts of its path into columns."""
+    """Return the folder of a measurement's events. Spark makes columns of the parts of this path."""
     name = "".join(letter if letter.isalnum() else "-" for letter in turn.point.name).strip("-")
     return Path(f"point={name}") / f"round={turn.round}" / f"arm={turn.design}"
 
 
 def event_of(row: dict[str, Any]) -> Operation | ProcessSample | None:
-    """Return a row of a storm as an event of the comparison; None if the comparison has no such event.
+    """Convert a row of a storm to an event of the comparison; return None if there is no such event.
 
-    The user number of a query is the number of the server that was asked. The user number of a broker is 100
-    plus the broker's number. The process that asked a query may have read the answer late. The query's remark
-    then contains ``own_ns``, the largest possible delay of this kind in ns.
+    - The user number of a query is the number of the server that was asked.
+    - The user number of a broker is 100 plus the broker's number.
+    - If the process that sent a query may have read the answer late, the query's remark has ``own_ns``: the
+      largest possible delay in ns.
     """
     match row["kind"]:
         case "query":
@@ -244,15 +245,12 @@ def event_of(row: dict[str, Any]) -> Operation | ProcessSample | None:
 
 
 def lacking_for(point: Point) -> str | None:
-    """Return the thing that this machine lacks for a point; None if it lacks nothing."""
+    """Return the program or device that a point needs and this machine lacks; None if nothing is lacking."""
     return missing_slow_disk() if point.slow_ms else None
 
 
 def available(designs: Sequence[Arm]) -> tuple[list[Arm], str | None]:
-    """Return the designs that this machine can run, and the reason why a design is left out.
-
-    The reason is None if no design is left out.
-    """
+    """Return the designs that this machine can run, and the reason why one is left out (or None)."""
     lacking = apache.missing()
     if lacking is None or "apache" not in designs:
         return list(designs), None
@@ -287,7 +285,7 @@ def order_of(
 
 
 def planned_s(order: Order) -> float:
-    """Return the duration of a series on two idle CPU cores, in seconds."""
+    """Return the expected duration of a series on two idle CPU cores, in seconds."""
     points = points_of(order.part, links=order.links, small=order.small)
     turns = turns_of(points, order.designs, order.rounds)
     return min(order.limit_s, sum(seconds_of(turn.point, turn.design) for turn in turns))

@@ -1,6 +1,6 @@
-"""Measurements at points of size.
+"""Measurements with many brokers, topics or clients.
 
-- Storms: many brokers with many topics register or return at once.
+- Storms: many brokers with many topics register or return at the same time.
 - Herds: many clients must learn of one change.
 """
 
@@ -25,8 +25,8 @@ from routekeeper.bench.wires.job import Plan
 Record = Callable[[dict[str, Any]], None]
 HERD_MEASURE_S: Final = 3.0
 HERD_WARM_S: Final = 0.6
-#: Figures of a storm that the row of a point keeps. The name of the storm's phase is put before each figure's
-#: name.
+#: Figures of a storm that the row of a point keeps. In the row, the figure's name begins with the phase of
+#: the storm, for example ``restart_right_s``.
 _KEPT: Final = (
     *("right_s", "first_right_s", "wait_ms_longest", "wait_ms_longest_own", "queries_failed", "failures"),
     *("cpu_s", "memory_mb", "heap_kept_mb", "took_s", "other_programs_cores"),
@@ -34,9 +34,9 @@ _KEPT: Final = (
 
 
 def measure_storm(group: ScaleGroup, point: Point, record: Record) -> dict[str, float]:
-    """Have all brokers register, restart all servers, and let one broker register with all topics changed.
+    """Measure three storms: all brokers register, all servers restart, and one broker changes all its topics.
 
-    Memory is measured after the first registration, because restarted servers would use less memory.
+    Memory is measured after the first storm, because restarted servers would use less memory.
     """
     found: dict[str, float] = {}
 
@@ -53,11 +53,15 @@ def measure_storm(group: ScaleGroup, point: Point, record: Record) -> dict[str, 
 
 
 def measure_herd(group: ScaleGroup, point: Point, record: Record) -> dict[str, float]:
-    """Change a topic, and measure when many clients know it: clients that watch, or that ask every 30 s."""
+    """Change a topic, and measure when many clients know the change.
+
+    Two kinds of clients are measured, one after the other: clients that watch, if the design allows this; and
+    clients that ask every 30 s, if the point says so.
+    """
     found: dict[str, float] = {}
     with life_of(group, point, record) as life:
         life.register()
-        if group.name != "apache":  # clients of RocketMQ's nameserver can only ask
+        if group.name != "apache":  # clients of RocketMQ's nameserver cannot watch
             watching = herd(group, point, "watch")
             found["watch_ms_last"] = watching["ms_p50"]
             found["watch_ms_half"] = watching["half_ms_p50"]
@@ -76,7 +80,7 @@ def life_of(group: ScaleGroup, point: Point, record: Record) -> Life:
 
 
 def herd(group: ScaleGroup, point: Point, job: str) -> dict[str, Any]:
-    """Run the clients in a process of their own, and return the measured figures.
+    """Run many clients in a process of their own, and return the figures that they measure.
 
     Raises:
         Unhealthy: If clients failed; the message says how.

@@ -1,4 +1,4 @@
-"""Tables of the page, for results that are not drawn as curves (no I/O, no clock)."""
+"""Tables of the page, for results that the page does not show as curves (no I/O, no clock)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """A kind of line in a table: the figure, the points that have it, the line's text, and the unit.
+    """A kind of row in a table: the figure, the points that have a row, the text of a row, and the unit.
 
     Attributes:
-        plan: Range of times in the figure's unit that follow from the plan. If all rounds lie in it, the cell
-            says so: then the figure shows the plan, and nothing about the design.
+        plan: Range of values that follow from the plan, in the figure's unit. If the values of all rounds lie
+            in this range, the cell says so: the figure then shows only the plan, and nothing about the
+            design.
     """
 
     text: Callable[[Point], str]
@@ -35,17 +36,17 @@ class _Line:
     plan: tuple[float, float] | None = None
 
 
-#: Times at which the last of the brokers that come back over a period is back. The last of ten brokers comes
-#: after nine elevenths of the period.
+#: Range of the time until the last broker is back, if the brokers' return is spread over a period. With ten
+#: brokers and the resident broker, the last of the ten comes back after nine elevenths of the period.
 _RETURN_S: Final = (0.8 * PERIOD_S, 1.05 * PERIOD_S)
 _RETURN_MS: Final = (1e3 * _RETURN_S[0], 1e3 * _RETURN_S[1])
-#: The same after a rolling restart: the time begins at the restart of the last server, and the first server's
-#: brokers come back before the last server's.
+#: Range of the same time after a rolling restart. It begins with the restart of the last server. The brokers
+#: of the first server come back earlier, because this server restarts earlier.
 _ROLL_S: Final = (0.3 * PERIOD_S, 1.05 * PERIOD_S)
 
 
 def tables_of(part: Part, rows: Sequence[Row]) -> list[Table]:
-    """Return a part's tables; leave out tables without any figure."""
+    """Return the tables of a part; leave out tables that have no figures."""
     found = [_table(title, first, lines, rows) for title, first, lines in _TABLES[part]]
     if part == "number":
         found = [_losses(rows), *found, _away(rows)]
@@ -90,7 +91,10 @@ def _cell(
 
 
 def _losses(rows: Sequence[Row]) -> Table:
-    """Return the table of times until the next accepted change, for each number of servers and of kills."""
+    """Return the table of times from a kill until the next accepted change.
+
+    The table has a row for each number of servers, and for each number of killed servers.
+    """
     designs: list[Arm] = [row.design for row in rows]
     known = [design for design in NAMES if design in designs]
     found: list[list[str]] = []
@@ -108,7 +112,7 @@ def _losses(rows: Sequence[Row]) -> Table:
 
 
 def _loss(rows: Sequence[Row], point: Point, design: str, down: int) -> str:
-    """Return a cell of :func:`_losses`, with the number of rounds in which no change was accepted."""
+    """Return a cell of :func:`_losses`; it says in how many rounds no change was accepted."""
     key = f"down_{down}_change_s"
     measured = [
         row.figures
@@ -124,7 +128,7 @@ def _loss(rows: Sequence[Row], point: Point, design: str, down: int) -> str:
 
 
 def _away(rows: Sequence[Row]) -> Table:
-    """Return the table of messages, and of the return of routes, while all servers are down and after it."""
+    """Return the table of messages and routes while all servers are down, and after their restart."""
     sent = sorted({row.figures["away_sent"] for row in rows if "away_sent" in row.figures})
     many = " or ".join(f"{each:,.0f}" for each in sent) or "all"
     lines = [
@@ -172,7 +176,7 @@ def _polling(point: Point) -> bool:
 
 
 def _sizes(title: str, line: _Line) -> tuple[str, str, list[_Line]]:
-    """Return a table with one line for each size; the first column has no head."""
+    """Return a table with one row for each size. Its first column has no heading."""
     return title, "", [line]
 
 

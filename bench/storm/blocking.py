@@ -1,4 +1,4 @@
-"""Requests over a blocking socket, and the creation of the topics' persistent nodes in ZooKeeper."""
+"""Connections over blocking sockets, and a function that creates persistent nodes in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Blocking(Generic[W]):
         self._socket.close()
 
     def ask(self, request: bytes) -> Answer:
-        """Send a request that ``wire`` has just made; return its answer.
+        """Send the request that ``wire`` made last, and return its answer.
 
         Raises:
             OSError: If the connection is lost, or if no answer came in time.
@@ -67,7 +67,7 @@ def make_lasting_nodes(addr: str, keys: Iterable[int], topics: Iterable[str]) ->
 
 
 def make_nodes(addr: str, nodes: list[tuple[str, bytes]]) -> None:
-    """Create persistent nodes; parents must precede their children, and no node may exist yet."""
+    """Create persistent nodes. A node must come after its parent in the list, and must not exist yet."""
     session = BlockingSession(addr, timeout_s=30.0)
     try:
         for part in slices(nodes):

@@ -1,13 +1,15 @@
-"""The process of all brokers of a storm: they register, repeat the registration, leave and return.
+"""The process that runs all brokers of a storm: they register, repeat the registration, leave and return.
 
-The process reads JSON from standard input: a :class:`Plan`, and then one command in each line. It answers
-each command with one JSON object in a line, and ends when its standard input ends.
+The process reads JSON from standard input: a :class:`Plan`, and then one :class:`Command` in each line. It
+answers each command with one line of JSON, and ends when its standard input ends.
 
-A broker has a connection to each nameserver, or one session with one ZooKeeper server. The broker replaces a
-lost connection as soon as the server accepts a new one. It sends a registration again if the server refused
-it, or if the outcome is unknown. Each registration and each lost connection is a row of the result.
+A broker has a connection to each nameserver, or one session with one ZooKeeper server. If it loses a
+connection, it connects again as soon as the server accepts a connection. It sends a registration again if the
+server refused it, or if the outcome is unknown. Each registration and each lost connection is a row of the
+result.
 
-The process also measures the pauses of its own event loop, to distinguish them from delays of the servers.
+The process also measures the pauses of its own event loop, because such a pause looks like a delay of a
+server.
 """
 
 from __future__ import annotations
@@ -48,15 +50,16 @@ from routekeeper.remoting.route import DataVersion
 ANSWER_S: Final = 24.0
 #: Pause in seconds after a refusal. It is also the pause after a lost connection, unless
 #: :meth:`Brokers.returning` sets another pause. A real broker would wait longer, for its next period (30 s).
-#: Because this pause hides that wait, the result counts failed registrations.
+#: So after a failed registration, the measured times are shorter than with real brokers. Therefore the result
+#: also has the number of failed registrations.
 AGAIN_S: Final = 1.0
 CONNECT_AGAIN_S: Final = 0.1
 CONNECT_S: Final = 10.0
 #: RocketMQ's registerNameServerPeriod, in seconds.
 PERIOD_S: Final = 30.0
 TICK_S: Final = 0.001
-#: Names of the topics of the resident broker, which never leaves. The bystander process asks for these
-#: topics, because their routes stay the same while other brokers register or leave.
+#: Names of the topics of the resident broker, which never leaves. The bystander process asks for the routes
+#: of these topics, because they stay the same while other brokers register or leave.
 RESIDENT_TOPICS: Final = [f"resident-{number}" for number in range(10)]
 _CREATED_MS: Final = 1_700_000_000_000
 
@@ -65,8 +68,8 @@ class Plan(msgspec.Struct, kw_only=True):
     """The brokers, and the servers with which they register.
 
     Attributes:
-        resident: Add one broker that has topics of its own and never leaves.
-        compressed: Compress registrations; by default, brokers do not compress them.
+        resident: True to add one broker that has topics of its own and never leaves.
+        compressed: True to compress registrations; real brokers do not compress them by default.
     """
 
     kind: Kind
@@ -106,12 +109,12 @@ class Pauses:
 
 
 class Lane(abc.ABC):
-    """One broker at one server, over a connection to a nameserver or a session with ZooKeeper.
+    """One broker at one server: its connection to a nameserver, or its session with ZooKeeper.
 
     Attributes:
         wanted: Set when the broker has to register.
-        listed: Set while the server has acknowledged the registration, over this connection or session.
-        answered_s: Time of the last answer while a registration is in progress, on the event loop's clock.
+        listed: Set as long as the registration is acknowledged, over this connection or session.
+        answered_s: During a registration: time of the last answer, on the event loop's clock.
     """
 
     def __init__(self, given: Brokers, broker: int, server: int) -> None:
@@ -122,7 +125,7 @@ class Lane(abc.ABC):
         self.connected = asyncio.Event()
         self.wanted = asyncio.Event()
         self.listed = asyncio.Event()
-        # True once the broker has registered. From then on it registers again after a lost connection.
+        # True after the first registration. The broker then registers again after each lost connection.
         self.stays = False
         self.over = False
         self.answered_s = 0.0
@@ -131,11 +134,11 @@ class Lane(abc.ABC):
 
     @abc.abstractmethod
     def wire(self) -> Any:
-        """Return the protocol of a new connection."""
+        """Return the protocol object for a new connection."""
 
     @abc.abstractmethod
     def send(self, client: Client[Any]) -> None:
-        """Send a registration; :meth:`finish` is called with its result."""
+        """Send a registration; when its result is known, :meth:`finish` is called."""
 
     @abc.abstractmethod
     def answered(self, client: Client[Any], answer: Answer) -> None:
@@ -146,7 +149,7 @@ class Lane(abc.ABC):
         """Remove the broker from the server for good."""
 
     def is_still_listed(self) -> bool:
-        """Return True if the server still lists a broker after the broker's connection was lost."""
+        """Return True if the server lists the broker although the connection was lost."""
         return False
 
     def finish(self, error: str | None) -> None:
@@ -154,7 +157,10 @@ class Lane(abc.ABC):
             self._step.set_result(error)
 
     async def live(self) -> None:
-        """Keep the broker connected until :meth:`leave`; also keep it registered after the first request."""
+        """Keep the broker connected until :meth:`leave`.
+
+        After its first registration, also keep it registered.
+        """
         while not self.over:
             try:
                 await self._connect()
@@ -174,7 +180,7 @@ class Lane(abc.ABC):
                 await asyncio.sleep(self.given.back_after_s(self.broker))
 
     async def _next(self) -> bool:
-        """Wait until a registration is requested; return False if the connection was lost first."""
+        """Wait for the next request to register; return False if the connection is lost before."""
         waits = [asyncio.ensure_future(event.wait()) for event in (self.wanted, self._lost)]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -202,7 +208,7 @@ class Lane(abc.ABC):
         self.finish("lost")
 
     async def _register(self) -> bool:
-        """Send the registration until it is acknowledged; return False if the connection was lost."""
+        """Send the registration until it is acknowledged; return False if the connection is lost."""
         client = self.client
         assert client is not None, "only a connected broker registers"
         self.wanted.clear()
@@ -227,7 +233,7 @@ class Lane(abc.ABC):
         return False
 
     async def _result(self, step: asyncio.Future[str | None]) -> str | None:
-        """Wait for a registration's result; return "unanswered" after :data:`ANSWER_S` without any answer."""
+        """Wait for a registration's result; return "unanswered" if no answer comes for :data:`ANSWER_S`."""
         loop = asyncio.get_running_loop()
         self.answered_s = loop.time()
         while not step.done():
@@ -267,7 +273,7 @@ class JuteLane(Lane):
     def __init__(self, given: Brokers, broker: int, server: int) -> None:
         super().__init__(given, broker, server)
         self._session = Session()
-        self._under_way = 0  # requests of the present registration that are not answered yet
+        self._under_way = 0  # number of requests of this registration without an answer
         self._rest: Iterator[Encoded] = iter(())
         self._refused: str | None = None
 
@@ -300,7 +306,8 @@ class JuteLane(Lane):
         elif (part := next(self._rest, None)) is not None:
             client.send(client.wire.create_all(part))
             self._under_way += 1
-        # After a refusal, wait for the other answers, too: they must not count for the next try.
+        # After a refusal, wait for the answers that are still to come, so that the next try does not get
+        # them.
         if not self._under_way:
             self.finish(self._refused)
 
@@ -314,7 +321,7 @@ class JuteLane(Lane):
 
 
 class Brokers:
-    """All brokers of one process, and the results of their registrations.
+    """All brokers of a storm, and the results of their registrations.
 
     Attributes:
         frames: For nameservers: the registration of each broker, in pieces.
@@ -385,7 +392,7 @@ class Brokers:
     # -- commands ------------------------------------------------------------------------------------
 
     async def connect(self, command: Command) -> dict[str, Any]:
-        """Make all connections, then register the resident broker."""
+        """Connect all brokers to their servers, then register the resident broker."""
         everyone = [*self.lanes, *self.resident]
         self._tasks = [asyncio.ensure_future(lane.live()) for lane in everyone]
         self._tasks.append(asyncio.ensure_future(self.pauses.watch()))
@@ -399,7 +406,7 @@ class Brokers:
         return {}
 
     async def register(self, command: Command) -> dict[str, Any]:
-        """Have every broker register now; return without waiting for the results."""
+        """Make every broker register now; return without waiting for the results."""
         t_ns = time.monotonic_ns()
         for lane in self.lanes:
             lane.listed.clear()
@@ -407,10 +414,9 @@ class Brokers:
         return {"t_ns": t_ns}
 
     async def settle(self, command: Command) -> dict[str, Any]:
-        """Wait until all brokers are connected, and the servers list them.
+        """Wait until all brokers are connected, and until the servers list them.
 
-        ZooKeeper lists a broker whose connection was lost while its session lasts. So to be listed is not
-        enough: brokers that return over 30 s would still be away.
+        Both are necessary: if a broker loses its connection, ZooKeeper lists it until its session ends.
         """
         everyone = [*self.lanes, *self.resident]
         await self._all([lane.connected for lane in everyone], command.seconds)
@@ -418,9 +424,9 @@ class Brokers:
         return {}
 
     async def rest(self, command: Command) -> dict[str, Any]:
-        """Repeat each registration every 30 s, evenly spread, for some time.
+        """Let each broker repeat its registration every 30 s for some time; spread the repetitions evenly.
 
-        With ZooKeeper, only keep the sessions for this time.
+        ZooKeeper's brokers do not repeat registrations; they only keep their sessions.
         """
         by_broker: dict[int, list[Lane]] = {}
         for lane in [*self.lanes, *self.resident]:
@@ -437,18 +443,21 @@ class Brokers:
         return {"repeated": turn}
 
     async def returning(self, command: Command) -> dict[str, Any]:
-        """Let brokers that lose their connection return evenly spread over the command's ``seconds``."""
+        """From now on, spread the return of brokers that lose their connection evenly over some seconds."""
         self._spread_s = command.seconds
         return {}
 
     async def prepare(self, command: Command) -> dict[str, Any]:
-        """Make the frames that :meth:`repeat` sends in turn."""
+        """Make the two versions of the topics that :meth:`repeat` sends in turn."""
         names = [topic_name(number) for number in range(self.plan.topics)]
         self._changed = [make_topics(names, compressed=True, queues=queues) for queues in (8, 9)]
         return {}
 
     async def repeat(self, command: Command) -> dict[str, Any]:
-        """Register changed topics at all servers at the same time, again and again, for some time."""
+        """For some time, register changed topics at all servers again and again.
+
+        A registration is sent to all servers at the same time.
+        """
         bodies = self._changed
         until = time.monotonic() + command.seconds
         count = 0
@@ -465,7 +474,7 @@ class Brokers:
         return {"t_ns": began_ns, "count": count}
 
     async def change(self, command: Command) -> dict[str, Any]:
-        """Have one broker register again with all its topics changed; wait for the last acknowledgement."""
+        """Let one broker register again with all its topics changed; wait for the last acknowledgement."""
         names = [topic_name(number) for number in range(self.plan.topics)]
         self._changes += 1
         queues = QUEUES + self._changes
@@ -485,7 +494,7 @@ class Brokers:
         return {"t_ns": began_ns, "took_ns": time.monotonic_ns() - began_ns}
 
     async def leave(self, command: Command) -> dict[str, Any]:
-        """Have all brokers leave at the same time: connections are closed, and sessions are ended."""
+        """Let all brokers leave at the same time: close their connections, and end their sessions."""
         t_ns = time.monotonic_ns()
         for lane in self.lanes:
             lane.leave()
@@ -519,7 +528,7 @@ class Brokers:
 
 
 def _end_with_its_failure(task: asyncio.Task[None]) -> None:
-    """End the process if a broker's task fails; otherwise each wait for this broker would time out."""
+    """End the process if a broker's task fails; otherwise the process would wait for this broker in vain."""
     if not task.cancelled() and (error := task.exception()) is not None:
         traceback.print_exception(error)
         os._exit(1)
@@ -527,7 +536,7 @@ def _end_with_its_failure(task: asyncio.Task[None]) -> None:
 
 async def _main(plan: Plan) -> None:
     await Brokers(plan).run()
-    os._exit(0)  # do not close connections one by one: servers must see them end together
+    os._exit(0)  # end without closing connections one by one: the servers must see all of them end together
 
 
 if __name__ == "__main__":

@@ -1,18 +1,16 @@
-"""The bystander process: it asks each server for a route that never changes, and times each answer.
+"""The bystander process: it asks each server for a route that never changes, and measures each wait.
 
-The process runs while many brokers register or leave at the same time (a storm).
+The process runs during a storm, in which many brokers register or leave at the same time. It shows how long
+other clients wait for answers.
 
-The process reads a :class:`Plan` from standard input, and then the lines ``start`` and ``stop``. It answers
-each of them with one line. The answer to ``stop`` contains the samples as JSON.
-
-The process has one connection to each server, with one request in flight. It sends the next request
-:data:`PAUSE_NS` after an answer. So a server's pause may begin up to ``PAUSE_NS`` earlier than the sample
-shows.
-
-On a machine with few cores this process itself may have to wait for the CPU. In each round of its loop, it
-waits at most 1 ms for events. If a round takes longer, the process may have read an answer too late. Each
-sample has this extra time as ``own_ns``, because the server did not cause it. The server's own delay is at
-least ``wait_ns - own_ns``.
+- Commands: the process reads a :class:`Plan` from standard input, and then the lines ``start`` and ``stop``.
+  It answers each of the two lines with one line. The answer to ``stop`` has the samples as JSON.
+- Requests: there is one connection to each server, with one request in flight. The next request follows
+  :data:`PAUSE_NS` after an answer. So a server may have paused up to ``PAUSE_NS`` longer than the sample
+  shows.
+- Delays of this process: on a machine with few cores, the process may have to wait for the CPU, and may then
+  read an answer too late. A round of its loop normally takes at most :data:`_ROUND_NS`. Longer rounds add to
+  the sample's ``own_ns``. The server's own delay is at least ``wait_ns - own_ns``.
 """
 
 from __future__ import annotations
@@ -38,19 +36,20 @@ from routekeeper.bench.wires.wire import WireError
 
 PAUSE_NS: Final = 2_000_000
 _ROUND_MS: Final = 1
-#: Longest normal round of the loop in ns: the poll's time limit, and the time that kernel and loop add.
+#: Longest normal round of the loop in ns. It consists of the time limit of the poll, and of some time for the
+#: kernel and the loop.
 _ROUND_NS: Final = 1_500_000
 _CONNECT_AGAIN_NS: Final = 50_000_000
 _CONNECT_S: Final = 1.0
-#: Longest wait in ns for answers after ``stop``; a request without an answer becomes a sample, too.
+#: Longest wait in ns for answers after ``stop``. A request that has no answer then becomes a sample, too.
 _LAST_NS: Final = 5_000_000_000
-#: Priority of this process, if the machine allows it. With a lower priority, the time for which this process
-#: waits for the CPU would count as a delay of the servers.
+#: Priority of this process, if the machine allows it. With a lower priority, this process would often wait
+#: for the CPU, and this would look like a delay of the servers.
 _PRIORITY: Final = -10
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """The servers, and the questions to ask.
+    """The servers to ask, and the routes to ask for.
 
     Attributes:
         topics: For nameservers: topics to ask for, in turn.
@@ -95,7 +94,7 @@ class Line:
         self._ping_ns = 0
 
     def step(self, now_ns: int) -> None:
-        """Do each action that is due: connect, send a query, or send a ping that keeps the session."""
+        """Do what is due now: connect, send a query, or send a ping that keeps the session."""
         if self._socket is None:
             if now_ns >= self._due_ns:
                 self._connect(now_ns)
@@ -130,12 +129,12 @@ class Line:
                 self.end("ok" if right else "wrong" if answer.error is None else "refused", now_ns)
 
     def end(self, outcome: str, now_ns: int) -> None:
-        """Record the sample of the request in flight, if there is one."""
+        """If a request is in flight, record its sample with this outcome."""
         if self.waiting:
             self.waiting = False
             self._due_ns = now_ns + PAUSE_NS
-            # The answer may have arrived at any time since the poll returned. The time until it was read
-            # belongs to this process, not to the server.
+            # The answer may have arrived just after the poll returned. The time since then may be a delay of
+            # this process, not of the server.
             own_ns = self._asking.own_ns - self._own_ns + now_ns - self._asking.polled_ns
             self._asking.samples.append(
                 Sample(self._server, self._sent_ns, now_ns - self._sent_ns, own_ns, outcome)
@@ -160,8 +159,8 @@ class Line:
     def _send(self, data: bytes) -> None:
         assert self._socket is not None, "sent over an open connection only"
         try:
-            # A request has some hundred bytes, and only one is in flight, so the socket's buffer takes the
-            # whole request.
+            # The socket's buffer takes the whole request: it has some hundred bytes, and no other request is
+            # in flight.
             self._socket.send(data)
         except OSError:
             self._lose()
@@ -179,10 +178,10 @@ class Line:
 
 
 class Asking:
-    """All connections, and the loop that serves them.
+    """The connections to all servers, and the loop that serves them.
 
     Attributes:
-        own_ns: Time until now in which this process may have overlooked an answer.
+        own_ns: Sum of the times, until now, in which this process may have overlooked an answer.
         polled_ns: Instant at which the poll last returned.
     """
 
@@ -241,7 +240,10 @@ class Asking:
 
 
 def _first_line(number: int) -> bytes:
-    """Read one line and no further byte: the poller does not report bytes that were read already."""
+    """Read one line, and no further byte.
+
+    Further bytes must stay unread: the poller does not report bytes that were read already.
+    """
     line = b""
     while not line.endswith(b"\n") and (byte := os.read(number, 1)):
         line += byte

@@ -1,8 +1,8 @@
 """Registrations of many brokers with many topics, encoded before the measurement starts (no I/O, no clock).
 
-All brokers have the same topics, as in a real installation. Only the header and the DataVersion differ. So
-the bytes of the topics are in memory once, and each broker adds some hundred bytes of its own. Otherwise 300
-registrations of 1.7 MB would take 500 MB of memory.
+All brokers have the same topics, as in a real installation. Their registrations differ only in the header and
+the DataVersion. So the bytes of the topics are in memory only once, and each broker adds some hundred bytes.
+Without this, 300 registrations of 1.7 MB would take 500 MB of memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from routekeeper.remoting.header import Header, encode_header
 from routekeeper.remoting.registration import RegisterBody, encode_register_body
 from routekeeper.remoting.route import DataVersion, TopicConfig
 
-#: Request number (opaque) of every frame; each connection has one request in flight, so one number suffices.
+#: Request number (opaque) of every frame. One number is enough, because a connection has one request in
+#: flight.
 OPAQUE: Final = 100_000_000
 QUEUES: Final = 8
 _SIZE: Final = struct.Struct(">I")
@@ -43,7 +44,7 @@ def broker_name(key: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topics:
-    """The part of a registration's body that all brokers share.
+    """The parts of a registration's body that are the same for all brokers.
 
     Attributes:
         before: Bytes before the DataVersion.
@@ -80,14 +81,14 @@ def make_topics(names: list[str], *, compressed: bool, queues: int = QUEUES) -> 
 
 
 def register_frame(key: int, topics: Topics, version: DataVersion) -> tuple[bytes, ...]:
-    """Return request 103 (register) of a broker in pieces; the piece ``topics.shared`` is not copied."""
+    """Return a broker's registration (request 103) in pieces; the piece ``topics.shared`` is not copied."""
     body: tuple[bytes, ...]
     if topics.compressed:
         written = version.encode()
         plain = _SIZE.pack(len(written)) + written
         deflate = zlib.compressobj(_BEST, wbits=-zlib.MAX_WBITS)
-        # A full flush ends on a byte boundary and resets the compressor, so the bytes after it can be
-        # deflated separately.
+        # After a full flush, the output ends on a byte boundary, and the compressor forgets the earlier
+        # bytes. So the bytes that follow can be deflated separately.
         start = _ZLIB + deflate.compress(plain) + deflate.flush(zlib.Z_FULL_FLUSH)
         check = zlib.adler32(topics.plain, zlib.adler32(plain))
         body = start, topics.shared, _SIZE.pack(check)
@@ -112,7 +113,7 @@ def register_frame(key: int, topics: Topics, version: DataVersion) -> tuple[byte
 
 
 def query_frame(topic: str) -> bytes:
-    """Return request 105 (get a route) in the form in which a client of RocketMQ 5.3.3 writes it."""
+    """Return a request for a route (request 105), byte for byte as a client of RocketMQ 5.3.3 sends it."""
     return _frame(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
 
 

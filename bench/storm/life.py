@@ -1,6 +1,7 @@
-"""One run of a design's servers from start to end, with its storms of registrations.
+"""One life of a design's servers, from start to end, with storms of registrations.
 
-In a storm, many brokers register, leave or return at once. Every figure is computed from recorded rows.
+In a storm, many brokers register, leave or return at the same time. Every figure is computed from recorded
+rows.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from routekeeper.bench.storm.brokers import RESIDENT_TOPICS
 from routekeeper.bench.storm.frames import QUEUES, broker_name, topic_name
 from routekeeper.bench.storm.rightness import Watch
 
-#: Seconds after which a storm counts as failed; on a busy machine a storm takes minutes.
+#: Longest duration of a storm in seconds; a longer storm counts as failed. On a busy machine, it takes
+#: minutes.
 STORM_S: Final = 300.0
 CONNECT_S: Final = 60.0
-#: Pause in seconds between a storm and the measurement at rest, in which the servers finish their own work.
+#: Pause in seconds before the measurement at rest. In this time, the servers finish the work of the storm.
 SETTLE_S: Final = 5.0
 BEFORE_S: Final = 0.5
 #: Pause in seconds between two samples of the servers' CPU and memory.
@@ -45,7 +47,10 @@ _T = TypeVar("_T")
 
 
 class Child:
-    """A child process that reads commands as lines and answers with lines; it ends when its input ends."""
+    """A child process that reads commands as lines, and answers each command with a line.
+
+    It ends when its standard input ends.
+    """
 
     def __init__(self, module: str, plan: msgspec.Struct) -> None:
         self._module = module
@@ -64,7 +69,7 @@ class Child:
 
     def tell(self, line: bytes) -> None:
         assert self._process.stdin is not None
-        # Ignore the error: if the process has ended, hear() gets no answer and raises Unhealthy.
+        # Ignore this error, which means that the process has ended: hear() will raise Unhealthy.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(line + b"\n")
             self._process.stdin.flush()
@@ -87,7 +92,7 @@ class Child:
 
 
 class Life:
-    """Started servers, the process of all brokers, and the bystander: a process that asks for routes."""
+    """Started servers, the process of all brokers, and the bystander (a process that asks for routes)."""
 
     def __init__(self, system: Group, *, plan: brokers.Plan, record: Record) -> None:
         self.system = system
@@ -130,9 +135,9 @@ class Life:
     # -- storms, and brokers at rest -----------------------------------------------------------------
 
     def register(self) -> dict[str, Any]:
-        """Have all brokers register at the same time while another process asks for routes.
+        """Let all brokers register at the same time; return the figures.
 
-        Return the figures of the measurement.
+        The bystander asks for routes during this time.
         """
         with self._measuring("register") as found, self.asking(found):
             watch = self._watch(self.plan.brokers)
@@ -140,9 +145,9 @@ class Life:
         return found
 
     def change(self) -> dict[str, Any]:
-        """Have one broker register with all topics changed, while another process asks for routes.
+        """Let one broker register with all its topics changed; return the figures.
 
-        Return the figures of the measurement.
+        The bystander asks for routes during this time.
         """
         with self._measuring("change") as found, self.asking(found):
             answer = self._do("change", STORM_S)
@@ -150,9 +155,9 @@ class Life:
         return found
 
     def leave(self) -> dict[str, Any]:
-        """Have all brokers leave at the same time while another process asks for routes.
+        """Let all brokers leave at the same time; return the figures.
 
-        Return the figures of the measurement.
+        The bystander asks for routes during this time.
         """
         with self._measuring("leave") as found, self.asking(found):
             watch = self._watch(0)
@@ -161,7 +166,7 @@ class Life:
         return found
 
     def restart(self, *, spread_s: float = 0.0) -> dict[str, Any]:
-        """Kill all servers and start them again; brokers connect again by themselves, and register.
+        """Kill all servers and start them again; the brokers connect and register again by themselves.
 
         Args:
             spread_s: Seconds after the kill over which the brokers' return is evenly spread; 0 for no spread.
@@ -176,18 +181,18 @@ class Life:
         return found
 
     def settle(self) -> None:
-        """Wait until all brokers are connected, and the servers list them."""
+        """Wait until all brokers are connected, and until the servers list them."""
         self._do("settle", STORM_S)
 
     def returning(self, spread_s: float) -> None:
-        """Let brokers that lose their connection return evenly spread over ``spread_s`` seconds."""
+        """From now on, spread the return of brokers that lose their connection over ``spread_s`` seconds."""
         self._do("returning", spread_s)
 
     def rest(self, seconds: float) -> dict[str, Any]:
         """Measure the cost of brokers that only repeat their registration every 30 s.
 
-        The first repeat is not measured: our nameserver decodes it, and recognises later repeats by their
-        bytes.
+        The first repetition is not measured. Our nameserver decodes it, but recognises later repetitions by
+        their bytes and does not decode them.
         """
         time.sleep(SETTLE_S)
         self._do("rest", brokers.PERIOD_S)
@@ -220,17 +225,17 @@ class Life:
         return found | self._counted(answer["rows"]) | {"brokers_pause_ms": answer["longest_pause_ns"] / _MS}
 
     def _ended(self, watch: Watch, t_ns: int, aim: str) -> dict[str, Any]:
-        """Wait until all servers answer right; return the seconds until then.
+        """Wait until all servers answer right; return two times in seconds.
 
-        ``first_right_s``: seconds until every server has given one right answer. ``right_s``: seconds after
-        which all answers of all servers were right.
+        - ``first_right_s``: time until every server has given a right answer
+        - ``right_s``: time from which all answers of all servers were right
         """
         right = watch.wait(STORM_S)
         for row in watch.rows:
             self._record({"phase": self._phase, **row})
         if not right:
             with contextlib.suppress(Unhealthy):
-                self._do("settle")  # the rows must show the result of every registration
+                self._do("settle")  # so that the rows have the result of every registration
             tails = log_tails(self.system)
             raise Unhealthy(f"{self.system.name}: {aim}: not within {STORM_S:g} s\n{tails}")
         first_s = [(at - t_ns) / _S for at in watch.first_ns if at is not None]
@@ -247,7 +252,10 @@ class Life:
 
     @contextlib.contextmanager
     def _measuring(self, phase: str, *, restarts: bool = False) -> Iterator[dict[str, Any]]:
-        """Measure CPU, terms and memory around an action; CPU time of restarted processes begins at 0."""
+        """Measure CPU time, memory and leader changes during an action.
+
+        If servers restart during the action, the CPU time of their new processes begins at 0.
+        """
         self._phase = phase
         found: dict[str, Any] = {}
         terms = self._epoch()
@@ -272,34 +280,34 @@ class Life:
         self._record({"kind": "figures", "phase": phase, **found})
 
     def _sample(self) -> list[dict[str, float]]:
-        """Return each server's CPU time and memory at present."""
+        """Return the CPU time and the memory of each server now."""
         t_ns = time.monotonic_ns()
         found = enumerate(usages(self.system))
         return [{"server": index, "t_ns": t_ns} | usage for index, usage in found if usage is not None]
 
     def _record_terms(self) -> None:
-        """Record the newest term (raft) or epoch (ZooKeeper)."""
+        """Record the newest term (raft) or epoch (ZooKeeper) that a server knows."""
         self._record(
             {"kind": "term", "phase": self._phase, "t_ns": time.monotonic_ns(), "term": self.system.epoch()}
         )
 
     @contextlib.contextmanager
     def asking(self, found: dict[str, Any]) -> Iterator[None]:
-        """Let the bystander process query the servers during an action, and shortly before it.
+        """Let the bystander process query the servers shortly before an action, and during it.
 
-        At the end, add the figures of the bystander's waiting times to ``found``, see :func:`waits`.
+        At the end, add the figures on the bystander's waiting times to ``found``; see :func:`waits`.
         """
         self.bystander.ask(b"start")
         time.sleep(BEFORE_S)
         yield
         self.bystander.tell(b"stop")
         samples = [bystander.Sample(*fields) for fields in self.bystander.hear()]
-        for sample in samples:  # record the raw samples; waits() joins them afterwards
+        for sample in samples:  # record the samples unchanged; waits() joins some of them
             self._record({"kind": "query", "phase": self._phase, **msgspec.structs.asdict(sample)})
         found |= waits(samples)
 
     def _epoch(self) -> int | None:
-        """Return the newest term; ask repeatedly, because a busy server may not answer at once."""
+        """Return the newest term or epoch; ask repeatedly, because a busy server may not answer at once."""
         if self.system.leader() is None and self.system.epoch() is None:
             return None
         deadline = time.monotonic() + EPOCH_S
@@ -315,15 +323,15 @@ class Life:
 
 
 def waits(samples: list[bystander.Sample]) -> dict[str, Any]:
-    """Return figures, in ms, of the waiting times of the bystander process, which queries all servers.
+    """Return figures, in ms, on the time for which the bystander process waited for answers of the servers.
 
-    From each waiting time, subtract the time in which the bystander itself may have overlooked the answer.
-
-    The percentiles describe an imagined client that sends a query every :data:`bystander.PAUSE_NS`, even
-    while it waits for an answer. All queries that this client would have sent during a wait get their answers
-    when the wait ends: with queries every 2 ms, a wait of 6 ms counts as three waits of 6, 4 and 2 ms.
-    Otherwise a server's pause of one second would count as a single query. A wait ends as described in
-    :func:`until_right`.
+    - A wait ends as described in :func:`until_right`.
+    - A wait is counted without the time in which the bystander may have overlooked the answer.
+    - The percentiles are those of an imagined client that sends a query every :data:`bystander.PAUSE_NS`,
+      even while it waits for an answer. During one long wait of the bystander, this client would have sent
+      many queries, which all get their answers when the wait ends. With a query every 2 ms, a wait of 6 ms
+      counts as three waits of 6, 4 and 2 ms. Otherwise a server's pause of one second would count as a single
+      query.
     """
     took: list[int] = []
     longest_ns, own_ns = -1, 0
@@ -344,11 +352,11 @@ def waits(samples: list[bystander.Sample]) -> dict[str, Any]:
 
 
 def until_right(samples: list[bystander.Sample]) -> list[bystander.Sample]:
-    """Return the samples with each wait extended to the server's next right answer.
+    """Return the samples; a wait that did not end with a right answer is extended to the next right answer.
 
-    A client that is refused, or that gets a wrong route, still has no route. So the queries after such an
-    answer are parts of one wait, including the pauses between them. A wait without a right answer ends with
-    the last of these queries.
+    A client that is refused, or that gets a wrong route, still has no route. So its wait goes on until the
+    server gives a right answer, including the pauses between the queries. If no right answer follows, the
+    wait ends with the last query.
     """
     found: list[bystander.Sample] = []
     waiting: dict[int, bystander.Sample] = {}
@@ -367,7 +375,7 @@ def until_right(samples: list[bystander.Sample]) -> list[bystander.Sample]:
 
 @contextlib.contextmanager
 def sampled(sample: Callable[[], list[_T]]) -> Iterator[list[_T]]:
-    """Take samples while the context is open: every :data:`SAMPLE_S` in a thread, and at its begin and end.
+    """Take samples while the context is open: at its start, then every :data:`SAMPLE_S`, and at its end.
 
     Yield the list to which the samples are added.
     """
@@ -389,7 +397,7 @@ def sampled(sample: Callable[[], list[_T]]) -> Iterator[list[_T]]:
 
 
 def _busy_s() -> float:
-    """Return the CPU time in seconds of all processes on this machine since the machine was started."""
+    """Return the CPU time in s that all processes of the machine have used since the machine was started."""
     times = psutil.cpu_times()
     return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
 

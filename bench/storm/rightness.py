@@ -1,4 +1,4 @@
-"""Watchers: threads that query each server for a storm's topics until all its answers are right."""
+"""Threads that query each server for topics of a storm, until all answers of the server are right."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.route import decode_route
 from routekeeper.remoting.transport.blocking import BlockingClient
 
-#: Pause in seconds after a wrong answer, so that these queries add little load to the storm.
+#: Pause in seconds after a wrong answer. With it, these queries add only little load to the storm.
 PAUSE_S: Final = 0.05
 ANSWER_S: Final = 60.0
-#: Number of topics to query, spread over all topics, including the first and the last.
+#: Number of topics to query. They are spread over all topics, and include the first and the last.
 TOPICS_ASKED: Final = 16
 
 
@@ -86,7 +86,7 @@ class ChildrenReader:
 
 
 class Watch:
-    """Queries to every server, until the server lists ``brokers`` brokers for all queried topics.
+    """Queries to every server until it lists ``brokers`` brokers for all queried topics.
 
     Attributes:
         rows: Every answer, and every query without an answer.
@@ -110,7 +110,7 @@ class Watch:
             thread.start()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for at most ``seconds`` until all servers answer right; return True if all of them do."""
+        """Wait until all servers answer right, for at most ``seconds``; return True if all of them do."""
         deadline = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -118,7 +118,7 @@ class Watch:
         return all(at is not None for at in self.right_ns)
 
     def stop(self) -> None:
-        """Tell the threads to end after their queries in flight."""
+        """Tell the threads to end after their present queries."""
         self._over.set()
 
     def _ask(self, index: int, reader: Reader) -> None:
@@ -153,7 +153,7 @@ class Watch:
 
 
 def spread(count: int, wanted: int) -> list[int]:
-    """Return ``wanted`` numbers below ``count``, evenly spread, including the first and the last.
+    """Return ``wanted`` numbers below ``count``, evenly spread. The first and the last number are included.
 
     If ``count`` is not larger than ``wanted``, return all numbers below ``count``.
     """

@@ -1,11 +1,13 @@
-"""ZooKeeper's part of a storm: resumed sessions, requests that create hundreds of nodes, counts of children.
+"""ZooKeeper sessions in a storm: they can be resumed, and can create hundreds of nodes with one request.
 
-A broker has one session with one server, and one ephemeral node below each topic. A client that wants a route
-lists the topic's children. MetaQ created twice as many nodes (see :mod:`routekeeper.bench.arms.layout`). One
-node for each topic and broker is the minimum with which ZooKeeper can show the brokers of a topic.
+A broker has one session with one server, and one ephemeral node below the node of each topic. A client that
+wants a route lists the children of the topic's node. ZooKeeper needs at least one node for each topic and
+broker to show the brokers of a topic. MetaQ created twice as many nodes (see
+:mod:`routekeeper.bench.arms.layout`).
 
-The topics' own nodes are persistent, and are created before the measurement starts. Source: zookeeper.jute,
-MultiOperationRecord and MultiResponse of ZooKeeper 3.9.
+The topics' own nodes are persistent, and are created before the measurement starts.
+
+Source: zookeeper.jute, MultiOperationRecord and MultiResponse of ZooKeeper 3.9.
 """
 
 from __future__ import annotations
@@ -31,14 +33,14 @@ from routekeeper.bench.wires.jute import JuteSession
 from routekeeper.bench.wires.remoting_wire import broker_addr
 from routekeeper.bench.wires.wire import Answer, WireError
 
-#: Number of nodes that one request creates; a real client with many nodes would also create some hundred at
-#: once.
+#: Number of nodes that one request creates. A real client with many nodes would also create some hundred
+#: nodes with each request.
 NODES_PER_MULTI: Final = 300
-#: Number of requests for many nodes that one session has in flight, so that no session waits too long for an
-#: answer.
+#: Largest number of requests for many nodes that one session has in flight. With more requests, a session
+#: could wait too long for an answer.
 MULTIS_IN_FLIGHT: Final = 4
 SESSION_S: Final = 30
-#: Interval between two pings in seconds: clients ping every third of their session time-out.
+#: Interval between two pings in seconds. It is a third of the session time-out, as with real clients.
 PING_S: Final = 10.0
 _ERROR: Final = -1
 _NODE_EXISTS: Final = -110
@@ -47,7 +49,7 @@ _HEADER: Final = struct.Struct(">i?i")
 
 
 class Encoded:
-    """A request for many nodes that is encoded before the measurement, and can be sent more than once."""
+    """A request that creates or changes many nodes. It is encoded before the measurement starts."""
 
     type: Final = Transaction.type
 
@@ -62,7 +64,7 @@ class Session(JuteSession):
     """One ZooKeeper session, new or resumed.
 
     Attributes:
-        identity: Session id and password, with which a later connection resumes the session.
+        identity: Session id and password. A later connection needs both to resume the session.
         expired: True if the server has ended the session.
     """
 
@@ -84,7 +86,7 @@ class Session(JuteSession):
         self._granted(found)
 
     def create_all(self, nodes: Encoded) -> bytes:
-        """Return one request that creates all nodes of :func:`encode_nodes`, or none of them."""
+        """Return a request that creates all these nodes, or none of them; see :func:`encode_nodes`."""
         data = self.request(nodes)
         self._multis.add(self.tag)
         return data
@@ -99,17 +101,18 @@ class Session(JuteSession):
         return [self._judged(answer) for answer in super().feed(data)]
 
     def _judged(self, answer: Answer) -> Answer:
-        """Return the answer; if it belongs to a failed request for many nodes, return it with an error.
+        """Return the answer; add the error if it is the answer to a request for many nodes that failed.
 
-        ZooKeeper answers such a failed request with success and a list of errors.
+        ZooKeeper answers such a failed request with success, and puts the errors into the body.
         """
         if answer.tag not in self._multis:
             return answer
         self._multis.discard(answer.tag)
         if answer.error is None:
-            # Take the first error: ZooKeeper did not try the parts after the failed part.
+            # Take the first error: ZooKeeper does not try the parts of a request that follow a failed part.
             error = next(filter(None, _errors(answer.body)), 0)
-            # Ignore an existing node: an earlier try of this session created all its nodes together.
+            # An existing node is no error: an earlier try of this session has created all nodes of the
+            # request.
             if error not in (0, _NODE_EXISTS):
                 return Answer(answer.tag, f"error {error}", b"")
         return answer

@@ -1,4 +1,4 @@
-"""Parts that all Locust users of this package share: the command line, the topics and the schedule.
+"""Code that all Locust users of this package share: the command line, the topics and the schedule.
 
 Each user has its own schedule, which begins when the user is spawned. The schedule gives each operation a
 planned instant, and the operation's response time counts from that instant. A stalled server therefore shows
@@ -39,7 +39,7 @@ from routekeeper.remoting.route import ClusterInfo, TopicConfig
 log = logging.getLogger(__name__)
 logging.getLogger("routekeeper.client").setLevel(
     logging.WARNING
-)  # The client's INFO level writes one line for each queue and each user; those lines would flood the log.
+)  # At level INFO, the client library logs one line for each queue and each user; they would flood the log.
 
 HOST: Final = "127.0.0.1:9876"
 NS_PER_MS: Final = 1_000_000
@@ -50,7 +50,7 @@ WAIT_S: Final = 0.1
 #: Prefix of the names of simulated brokers.
 SIMULATED: Final = "sim-"
 
-#: Source of user numbers: each new user in this process takes the next number.
+#: Gives each new user in this process the next number.
 _numbers = itertools.count()
 
 
@@ -123,8 +123,8 @@ class Topics:
 
     Attributes:
         made: True if every nameserver has the topics.
-        awaited: True if users have to wait for the topics: the last attempt reached the nameservers, but the
-            topics do not exist yet.
+        awaited: True if the last attempt reached the nameservers, but the topics do not exist yet; users then
+            wait.
     """
 
     def __init__(self) -> None:

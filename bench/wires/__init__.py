@@ -1,1 +1,1 @@
-"""Protocols and connections of clients and brokers, for load programs with thousands of connections each."""
+"""Protocols and connections of clients and brokers, for programs that load servers over many connections."""

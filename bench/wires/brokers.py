@@ -1,4 +1,4 @@
-"""Brokers that only stay registered, in RocketMQ's and ZooKeeper's protocols (no I/O, no clock).
+"""Simulated brokers that only stay registered, in RocketMQ's and ZooKeeper's protocols (no I/O, no clock).
 
 A RocketMQ broker registers all its topics with every nameserver, and repeats the registration every 30 s.
 A ZooKeeper broker holds a session with ephemeral nodes and sends pings. The paths and contents of the nodes

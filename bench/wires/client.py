@@ -57,10 +57,13 @@ class Client(asyncio.Protocol, Generic[W]):
         self._lost(self, f"connection lost: {error}")
         if not self.ready.done():
             self.ready.set_exception(ConnectionError(f"closed before it was ready: {error}"))
-            self.ready.exception()  # Mark the error as retrieved; otherwise asyncio logs it if nobody waits.
+            self.ready.exception()  # Mark the error as retrieved; else asyncio logs it if no task waits.
 
     def send(self, data: bytes) -> None:
-        """Write the bytes; do nothing on a closed connection, because ``lost`` reports closed connections."""
+        """Write the bytes.
+
+        If the connection is closed, do nothing, because ``lost`` reports closed connections.
+        """
         if not self._transport.is_closing():  # uvloop raises an error for a write to a closed transport
             self._transport.write(data)
 

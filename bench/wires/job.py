@@ -1,4 +1,4 @@
-"""Base class of a load process's jobs: its plan, its connections, and the end of the job after a failure."""
+"""The plan of a load process, and the base class of its jobs."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Plan(msgspec.Struct, kw_only=True):
         lease_s: ZooKeeper's session timeout in the heartbeat job, in seconds.
         watched: ``host:port`` at which each member reports changes to watchers.
         watchers: Number of watchers at each member.
-        first_key: Number of the first broker or node of the watch and poll jobs. Lower numbers belong to
-            other load processes.
+        first_key: Lowest number of a broker or node that the watch and poll jobs use. Other load processes
+            use lower numbers.
         everywhere: True if the broker of the watch and poll jobs registers with every member, as RocketMQ's
             brokers do; False if the broker registers with one member.
         report: Seconds between two progress lines on standard error while a load runs; 0 for no lines.
@@ -63,7 +63,7 @@ class Plan(msgspec.Struct, kw_only=True):
 
 
 class Job:
-    """Base of all jobs of a load process: opens connections, and ends the job after a failure."""
+    """Base class of all jobs of a load process: opens connections, and ends the job after a failure."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan

@@ -1,6 +1,6 @@
-"""ZooKeeper sessions for the raft benchmark: kazoo encodes the requests, the load generator sends them.
+"""ZooKeeper sessions for load programs: kazoo encodes the requests, and the load program sends them.
 
-Every packet is its length as a u32, followed by that many bytes. Requests start with ``xid i32, type i32``.
+A packet is a length as a u32, followed by this number of bytes. Requests start with ``xid i32, type i32``.
 Answers start with ``xid i32, zxid i64, err i32``. Source: ClientCnxn and Watcher of ZooKeeper 3.9.
 """
 
@@ -74,7 +74,7 @@ class JuteSession:
         return _REQUEST.pack(8, _PING_XID, Ping.type)
 
     def event(self) -> None:
-        """Handle a watch that has fired; subclasses that set watches override this method."""
+        """Handle the event of a watch that has fired; subclasses that set watches override this method."""
 
     def feed(self, data: bytes) -> list[Answer]:
         if self._rest:

@@ -1,4 +1,4 @@
-"""Clients that watch for changes, in ZooKeeper's protocol and over HTTP (no I/O, no clock).
+"""Simulated clients that watch for changes, in ZooKeeper's protocol and over HTTP (no I/O, no clock).
 
 A ZooKeeper watch reports one change of a node. The client's next read fetches the new value and sets a new
 watch. Our nameserver can notify clients only over HTTP: a query with ``index`` and ``wait`` gets its answer

@@ -1,4 +1,4 @@
-"""The load generator's interface to a protocol: it encodes requests and decodes answers, without I/O.
+"""The interface of a protocol for load programs: it encodes requests and decodes answers, without I/O.
 
 One object is one connection. The encoders of both protocols prepare their requests once and then replace
 numbers in the prepared bytes. The generator therefore costs about the same CPU time for each system; the
@@ -34,8 +34,8 @@ class Conversation(Protocol):
     Attributes:
         ready: True if requests may be sent. If the protocol has a handshake, True only after the handshake.
         tag: Number of the request that was encoded last; its answer carries the same number.
-        out: Bytes that the protocol object has to send by itself, such as the next watch. The driver sends
-            and then clears them.
+        out: Bytes to send that no caller has asked for, such as the request that sets the next watch. The
+            load program sends and then clears them.
     """
 
     ready: bool
@@ -56,7 +56,7 @@ class Conversation(Protocol):
 
 
 class Wire(Conversation, Protocol):
-    """A connection that writes one broker or node; it can also read the values of other connections."""
+    """A connection that writes one broker or node, and can read what other connections write."""
 
     def prepare(self) -> bytes:
         """Return the request that creates this connection's broker or node; call it before any write."""
@@ -67,11 +67,11 @@ class Wire(Conversation, Protocol):
         ...
 
     def read(self, number: int, key: int) -> bytes:
-        """Return the request that reads the value changed by write ``number`` of connection ``key``."""
+        """Return the request that reads the value that write ``number`` of the connection ``key`` changes."""
         ...
 
     def marker(self, number: int) -> bytes:
-        """Return bytes that show up in the answer to :meth:`read` only after write ``number`` is visible."""
+        """Return bytes that an answer to :meth:`read` contains only after write ``number`` is visible."""
         ...
 
 
@@ -81,7 +81,8 @@ class BrokerWire(Conversation, Protocol):
     def steps(self) -> list[list[bytes]]:
         """Return the requests that register the broker and its topics, as a list of steps.
 
-        A step is a list of requests. The driver sends a step after all answers to the previous step.
+        A step is a list of requests. The load program sends a step after it has received all answers to the
+        previous step.
         """
         ...
 

@@ -99,7 +99,7 @@ def checked_topic(state: BrokerState, change: TopicChange) -> TopicConfig:
 
 
 def note_topics(state: BrokerState, about: dict[str, str], changes: Sequence[TopicChange]) -> None:
-    """Add the old and the new configuration of changed topics, at most NAMED_MAX, to the audit line."""
+    """Add the old and the new configuration of the first NAMED_MAX changed topics to the audit line."""
     some = changes[:NAMED_MAX]
     if len(changes) != 1:
         about["count"] = str(len(changes))
@@ -149,9 +149,9 @@ def delete_topic(state: BrokerState, call: Call) -> RemotingCommand | Later:
         raise Refusal(ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic.")
     if old is None or not state.topics.delete(topic, now_ms=call.now_ms):
         return Later(reply=call.request.reply(), topics_saved=True, offsets_saved=True)
-    # Search again for held pulls: they are answered that their offset moved. Otherwise they would stay at
-    # offsets of the deleted queues, and a consumer would commit such an offset to a topic of the same name.
-    state.effects.arrived |= {(topic, queue_id) for queue_id in range(old.read_queue_nums)}
+    # Let the server answer the held pulls of this topic now, with "offset moved". Otherwise a consumer could
+    # keep its offset of a deleted queue, and commit this offset to a new topic of the same name.
+    state.effects.deleted_topics.add(topic)
     state.store.delete_topic(topic)
     state.stats.drop_topic(topic)
     state.offsets.drop_topic(topic)
@@ -333,7 +333,7 @@ def update_config(state: BrokerState, call: Call) -> RemotingCommand | Later:
         state.topics.restate(now_ms=call.now_ms)
         state.effects.save_topics = True
         state.effects.register_all = True
-    if NAMESRV_KEYS & values.keys():  # Even an unchanged value makes the broker resolve the names again.
+    if NAMESRV_KEYS & values.keys():  # Resolve the host names again, even if the value stays the same.
         state.effects.nameservers = True
     if "logLevel" in values:
         apply_log_level(changed.log_level)

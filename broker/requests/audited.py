@@ -1,7 +1,10 @@
 """Requests by which operators change a broker, and the texts of their audit lines (no I/O, no clock).
 
-Requests that clients send for their own work write no audit line: sends that create topics, pulls and
-heartbeats that create groups, and commits of offsets.
+No audit line is written for requests that clients send for their own work:
+
+- a send that creates a topic;
+- a pull or a heartbeat that creates a group;
+- a commit of offsets.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ AUDITED: Final = frozenset(
 
 #: Largest number of list entries in one audit line. The line also states how many entries the list has.
 NAMED_MAX: Final = 8
-#: Response codes for a change that has taken effect in memory, but that a power cut may undo.
+#: Response codes for a change that is made in memory but may not be on disk: a power cut may undo the change.
 _UNKNOWN: Final = frozenset({ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLUSH_DISK_TIMEOUT})
 
 

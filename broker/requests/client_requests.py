@@ -204,7 +204,7 @@ def all_groups(state: BrokerState, call: Call) -> RemotingCommand:
 def delete_group(state: BrokerState, call: Call) -> Stepwise:
     """Serve request 207: delete a group, and also its offsets if the request asks for that.
 
-    The answer waits until the disk no longer has the group, nor the offsets that the request deletes.
+    The answer waits until the group, and the offsets if requested, are deleted on disk, too.
     """
     fields = DeleteGroupFields.parse(call.request.ext_fields)
     with_offsets = bool(fields.remove_offset or fields.clean_offset)
@@ -238,7 +238,7 @@ def checked_group(config: SubscriptionGroupConfig) -> None:
 def note_groups(
     state: BrokerState, about: dict[str, str], configs: Sequence[SubscriptionGroupConfig]
 ) -> None:
-    """Add the old and the new configuration of changed groups, at most NAMED_MAX, to the audit line."""
+    """Add the old and the new configuration of the first NAMED_MAX changed groups to the audit line."""
     some = configs[:NAMED_MAX]
     if len(configs) != 1:
         about["count"] = str(len(configs))

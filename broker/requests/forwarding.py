@@ -28,7 +28,7 @@ class Forward:
     Attributes:
         connection: The client's connection.
         request: The request to the client.
-        asked: The operator's request.
+        asked: The operator's request, which the broker must answer.
         client_id: Client id for the error message, in case the client does not answer.
     """
 

@@ -107,7 +107,8 @@ def _reset(
     chosen = range(queue_nums) if fields.queue_id < 0 else range(fields.queue_id, fields.queue_id + 1)
     offsets: dict[MessageQueue, int] = {}
     by_queue: dict[int, int] = {}
-    by_time = fields.offset < 0 <= fields.timestamp  # a search by time reads files, about 20 times per queue
+    # A search by time is slow: it reads from files about 20 times for each queue.
+    by_time = fields.offset < 0 <= fields.timestamp
     for queue_id in chosen:
         if by_time or queue_id % TURN == TURN - 1:
             yield no_work
@@ -323,7 +324,7 @@ def _corrections(least: Mapping[int, int], compared: Mapping[int, int]) -> bytes
 
     Args:
         least: The least offset of all groups, by queue.
-        compared: Offsets of the group that is compared with them, by queue.
+        compared: Offsets of the requested group, by queue.
     """
     corrected = dict(least) | {
         queue_id: _INT64_MAX if least[queue_id] > offset else offset
@@ -444,7 +445,7 @@ def _topics_of(state: BrokerState, group: str) -> tuple[str, ...]:
 def consume_offsets(
     state: BrokerState, group: str, topic: str, queue_nums: int
 ) -> Generator[Callable[[], Any], Any, dict[MessageQueue, ConsumeOffset]]:
-    """Return a group's progress in each queue of a topic. The generator yields the steps of the work."""
+    """Return a group's progress in each queue of a topic. This generator yields a function for each step."""
     found = {}
     for first in range(0, queue_nums, TURN):
         some = range(first, min(first + TURN, queue_nums))

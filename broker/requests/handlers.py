@@ -102,8 +102,8 @@ HANDLERS: Final[Mapping[int, Serve]] = MappingProxyType(
 
 #: Largest body of an answer in bytes. It leaves 64 KiB of a frame for the header.
 _BODY_MAX: Final = FRAME_SIZE_MAX - 64 * 1024
-#: Requests whose answers may have to wait for the disk, the nameservers or a client, and requests that are
-#: answered in steps: the broker serves other requests between two steps.
+#: Requests whose answers may come later: answers that wait for the disk, the nameservers or a client, and
+#: answers that are made in steps. The broker serves other requests between two steps.
 MAY_WAIT: Final = frozenset(
     {
         RequestCode.QUERY_MESSAGE,

@@ -52,7 +52,7 @@ def _growth(growth: Growth) -> dict[str, Any]:
 
 
 def query_consume_queue(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve request 321: list entries of a queue, and state if a group's subscription matches each entry.
+    """Serve request 321: list entries of a queue; show for each entry if a group's subscription matches.
 
     Raises:
         Refusal: If the queue does not exist, or the number of entries is out of range.

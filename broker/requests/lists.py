@@ -14,7 +14,7 @@ from routekeeper.broker.requests.admin import checked_topic, note_topics
 from routekeeper.broker.requests.client_requests import checked_group, note_groups
 from routekeeper.broker.store.steps import no_work
 from routekeeper.broker.tables.state import BrokerState, Call, Later, Stepwise, Work
-from routekeeper.broker.tables.topics import TopicChange
+from routekeeper.broker.tables.topics import ATTRIBUTES_MAX, TopicChange
 from routekeeper.remoting.bodies import SubscriptionGroupConfig
 from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.command import RemotingCommand
@@ -42,7 +42,7 @@ def create_groups(state: BrokerState, call: Call) -> Stepwise:
 
 
 def _answered(call: Call, work: Work) -> Work:
-    """Do the work; if it raises an error, return an answer that reports this error."""
+    """Run a handler's steps and return their answer; turn an error into an answer."""
     try:
         return (yield from work)
     except Refusal as refusal:
@@ -56,7 +56,7 @@ def _create_topics(state: BrokerState, call: Call, about: dict[str, str]) -> Wor
         call.request,
         "topics",
         "topicConfigList",
-        lambda item: TopicChange.of(TopicConfig.from_json(item)),
+        _read_topic,
         lambda some: note_topics(state, about, some),
     )
     configs: list[TopicConfig] = []
@@ -78,10 +78,20 @@ def _create_topics(state: BrokerState, call: Call, about: dict[str, str]) -> Wor
             if state.topics.put(config, now_ms=call.now_ms):
                 state.topic_unsaved(config.topic_name)
                 changed.append((config, state.topics.data_version))
-    finally:  # If the broker stops between two steps, register the changes that the topic table already has.
+    finally:  # If the broker stops between two steps, register the topics that are already changed.
         state.topics_promised -= len(new)
         state.effects.changed_topics += changed
     return Later(reply=call.request.reply(), topics_saved=True, registered=bool(changed))
+
+
+def _read_topic(item: Any) -> TopicChange:
+    attributes = item.get("attributes") if type(item) is dict else None
+    if type(attributes) is dict and len(attributes) > ATTRIBUTES_MAX:
+        raise Refusal(
+            ResponseCode.INVALID_PARAMETER,
+            f"a topic has {len(attributes)} attributes, allowed are {ATTRIBUTES_MAX}",
+        )
+    return TopicChange.of(TopicConfig.from_json(item))
 
 
 def _create_groups(state: BrokerState, call: Call, about: dict[str, str]) -> Work:

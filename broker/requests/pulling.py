@@ -36,7 +36,7 @@ _SUBSCRIPTION: Final = 4
 _GROUP: Final = "consumerGroup"
 #: Longest time for which a pull is held, in ms. It must be below 30 s, the timeout of Java clients.
 SUSPEND_MAX_MS: Final = 25_000
-#: Longest tag expression, in characters. The same number is the limit in bytes for a message's properties.
+#: Longest tag expression, in characters. The properties of a message have the same limit, in bytes.
 EXPRESSION_MAX: Final = 32_768
 #: Approximate memory of a held pull, and of each tag code in a held pull, in bytes.
 _PULL_BYTES: Final = 600
@@ -118,7 +118,7 @@ def _commit(state: BrokerState, topic: str, group: str, queue_id: int, offset: i
 
 
 def look(state: BrokerState, pull: Pull) -> RemotingCommand | Park:
-    """Search for messages that a pull wants. Called again whenever the queue of a held pull gets messages."""
+    """Search for messages that a pull wants. The server repeats the search when the queue gets messages."""
     try:
         found = state.store.get(
             pull.topic,
@@ -128,7 +128,7 @@ def look(state: BrokerState, pull: Pull) -> RemotingCommand | Park:
             bytes_max=pull.bytes_max,
             codes=pull.codes,
         )
-    except Mending:  # With this status, the consumer pulls the same offset again, and the search goes on.
+    except Mending:  # With this status, the consumer repeats its pull, which continues the search.
         low, high = state.store.bounds(pull.topic, pull.queue_id)
         found = Batch(GetStatus.MESSAGE_WAS_REMOVING, pull.offset, low, high)
     code = _code(found.status, pull.offset)

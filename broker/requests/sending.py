@@ -58,8 +58,8 @@ _UNIQUE_MARK: Final = f"{PROPERTY_UNIQ_KEY}{NAME_END}"
 _VERSION_3_4_9: Final = 121
 _MULTI_TAG: Final = "MULTI_TAG"
 _TIMER_PROPERTIES: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
-#: Names of the properties for which a batch is refused, as they occur in the batch's body. Three searches of
-#: the whole body are faster than decoding the properties of every message.
+#: Bytes that a batch's body contains if a message in it has a property that is not allowed in batches. Three
+#: searches of the whole body are faster than decoding the properties of every message.
 _REFUSED_MARKS: Final = (
     f"{PROPERTY_TRAN_MSG}{NAME_END}".encode(),
     f"{PROPERTY_DELAY}{NAME_END}".encode(),
@@ -137,11 +137,11 @@ class _Sent(NamedTuple):
 
 
 def _send_known(state: BrokerState, call: Call) -> _Sent | None:
-    """Read a message without most checks, if a message with the same arguments has passed the checks before.
+    """Read a message without most checks, if an earlier message with the same arguments has passed them.
 
-    The cache has the arguments of such messages (the message's kind). Return None if the kind is not in the
-    cache, or if a property needs a check. The result equals the result of :func:`_drafts` for the same
-    message.
+    These arguments are the message's kind; a cache has the kinds of checked messages. Return None if the kind
+    is not in the cache, or if a property of this message needs a check. The result equals the result of
+    :func:`_drafts` for the same message.
     """
     request = call.request
     ext = request.ext_fields
@@ -416,7 +416,7 @@ def _batch_drafts(state: BrokerState, call: Call, base: Draft, properties: dict[
 
 
 def _check_items(state: BrokerState, items: list[BatchItem]) -> None:
-    """Check the properties that each message of a batch has of its own.
+    """Check the properties of each message in a batch; the batch's header has further properties.
 
     Delay level 0 is allowed, because it means no delay, and Java's producers allow it in batches.
 

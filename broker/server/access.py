@@ -156,7 +156,7 @@ class BrokerAccess:
             raise changes.ChangeFailed(f"{name} is written, and not in force: {outcome}")
 
     def _places(self) -> tuple[list[Path], list[Path]]:
-        """Return the access files, and the files and folders to watch for changes."""
+        """Return the access files, and all files and folders that must be watched for changes."""
         if self._config.acl_file:
             return [self._default], [self._default]
         folders = acl_folders(self._default.parent / "acl")

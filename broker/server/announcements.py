@@ -1,4 +1,4 @@
-"""Announcements of changed topics. A bounded number run at the same time; later changes are collected."""
+"""Announcements of changed topics; at most UNDER_WAY_MAX of them run at the same time."""
 
 from __future__ import annotations
 

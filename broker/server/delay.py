@@ -88,8 +88,8 @@ def oldest_waiting(state: BrokerState, *, due_after_ms: float = -math.inf) -> in
     If no message waits, return the end of the log.
 
     Args:
-        due_after_ms: Levels whose next message was due before this Unix time in ms do not count. The broker
-            cannot deliver such a message, for example because the disk does not give it back.
+        due_after_ms: Skip levels whose next message was due before this Unix time in ms. The broker has
+            failed to deliver such a message for a long time, for example because the disk cannot read it.
 
     Raises:
         Mending: If an entry is damaged, and the search for its message has not finished.
@@ -113,14 +113,14 @@ def _deliver_level(state: BrokerState, level: int, *, now_ms: int, limit: int) -
         OSError: If a message cannot be read; deliveries before this message stay valid.
     """
     queue_id, levels_ms = level - 1, state.config.delay_levels_ms
-    # The delay of a level that the operator removed is unknown: trust the time in the entry.
+    # If the operator removed this level, the level's delay is unknown. Then trust the time in the entry.
     delay_ms = levels_ms[queue_id] if queue_id < len(levels_ms) else math.inf
     low, high = state.store.bounds(SCHEDULE_TOPIC, queue_id)
     if low < high:
         next_offset = state.delay_offsets.setdefault(level, low)
         if next_offset < low:
-            # Their log files were removed because the disk was full, or because they could not be delivered
-            # for as long as files are kept.
+            # Log files with undelivered messages were removed. Either the disk was full, or the delivery
+            # failed until the files expired.
             logger.error(
                 "delayed messages removed before they were due level=%s count=%s", level, low - next_offset
             )

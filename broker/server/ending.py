@@ -1,4 +1,4 @@
-"""Signals that end the process: the first one begins an orderly shutdown, a second one ends it at once.
+"""Signals that end the process: the first one begins an orderly shutdown, a second one kills the process.
 
 A shutdown that takes too long is ended by force.
 """
@@ -26,7 +26,7 @@ UNORDERLY: Final = 70
 
 
 def end_at_signals(stop: asyncio.Event, reload: Callable[[], None]) -> Ending:
-    """Set ``stop`` at a signal that ends servers. If the process hangs, end it by force after END_S seconds.
+    """Set ``stop`` when a signal asks the process to end; if it hangs, end it by force after END_S seconds.
 
     A separate thread waits for signals, because the event loop notices no signal while it waits for the disk.
     Call this function in the loop's thread before any other thread starts.

@@ -1,7 +1,7 @@
 """Name of a broker and folder of its store. A store keeps the broker name that it got at its first start.
 
-The default name is the host's name. The host's name may change: a new container has a new host name.
-Therefore the default folder does not depend on the name, and a store's name wins over the host's name.
+The default name is the host's name, which may change: a new container has a new host name. Therefore the
+default folder does not depend on the host's name, and the name in the store wins over it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from routekeeper.broker.tables.state_files import NAME, TOPICS
 NO_HOST_NAME: Final = "DEFAULT_BROKER"
 #: Default folder of the store of a broker whose settings have no name.
 UNNAMED: Final = "broker"
-#: Default name and default folder in earlier releases. Stores of these releases have no file with the name.
+#: Default name and default folder in earlier releases. Stores of these releases have no file that contains
+#: the name.
 FORMER: Final = "broker-a"
 
 
@@ -36,9 +37,8 @@ def default_place(stores: Mapping[str, str], asked: str | None, *, root: Path) -
         asked: Broker name in the settings; None if the settings have no broker name.
 
     Raises:
-        SettingError: If the settings have no name, and several stores are possible. Also if the settings have
-            a name and no store has it, but ``root`` has the store of a broker that was started without a
-            name.
+        SettingError: If the settings have no name, and several stores are possible. Also if no store has the
+            name in the settings, but ``root`` has the store of a broker that was started without a name.
     """
     if asked is not None:
         if stores.get(asked) == asked:
@@ -80,7 +80,7 @@ def stores_below(disk: Disk, root: Path) -> dict[str, str]:
 
 
 def name_of_store(disk: Disk, directory: Path, *, asked: str | None, host: str) -> str:
-    """Return the name of the broker that owns this store, or that will own it after its first start.
+    """Return the name of the broker that owns this store; for a new store, the name that it will get.
 
     Raises:
         OSError: If the disk fails.

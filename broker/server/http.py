@@ -27,8 +27,8 @@ class HttpServer:
         metrics: Function that returns the text of ``/metrics``.
         refusing: Function that returns the reason why the broker cannot store messages or tables on the disk
             now; None if it can.
-        given_up: Function that returns begin and end offset of each part of the commit log that is lost.
-        tls: TLS settings of this port; the constructor reads the files that they name.
+        given_up: Function that returns the start and end offset of each lost part of the commit log.
+        tls: TLS settings of this port; the constructor reads the files that the settings name.
 
     Attributes:
         tls_files: TLS files of this port; None if the port has no TLS.
@@ -81,7 +81,7 @@ class HttpServer:
         return join_address(bound, bound_port)
 
     async def close(self) -> None:
-        """Stop accepting connections, and close; requests in flight have a second to finish."""
+        """Stop accepting connections; close open ones when their requests end, or after one second."""
         if self.tls_files is not None:
             self.tls_files.close()
         await self._connections.close()
@@ -111,7 +111,7 @@ class HttpServer:
         return response
 
     async def _serve_metrics(self, request: web.Request) -> web.Response:
-        async with self._gathering:  # gather one text at a time: many clients must not multiply this work
+        async with self._gathering:  # the lock limits the work if many clients ask at once
             body = await self._metrics()
         return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 

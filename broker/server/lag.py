@@ -1,7 +1,8 @@
 """Lag of consumer groups, in messages and in time.
 
 A broker may have thousands of groups. ``/metrics`` lists only the groups with the greatest lag, and the sum
-of all groups. It reads the store time of the oldest unconsumed message for a bounded number of queues.
+of all groups. For the lag in time, the broker reads the store times of the oldest unconsumed messages, in a
+bounded number of queues.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ def oldest_messages(
 ) -> Callable[[], dict[tuple[str, str], int]]:
     """Return a function that reads the store times (Unix ms) of groups' oldest unconsumed messages.
 
-    The function may run in any thread. It returns one time for each pair of a topic and a group. A pair is
-    missing if its messages cannot be read, or if earlier pairs have :data:`QUEUES_MAX` queues together.
+    The function may run in any thread. It returns one time for each pair of a topic and a group. A pair has
+    no time if its messages cannot be read, or if the pairs before it have :data:`QUEUES_MAX` queues in total.
     """
     looks, room = [], QUEUES_MAX
     for behind in groups:

@@ -81,7 +81,7 @@ def load_broker(
     """
     tables = directory / "config"
     make_directories(disk, tables)
-    disk.sync_directory(tables)  # make file names durable that an earlier process may not have synced
+    disk.sync_directory(tables)  # an earlier process may have failed to sync new file names
     keep_name(disk, directory, config.broker_name)
     topics = TopicConfigs(
         StartTopics(
@@ -96,7 +96,7 @@ def load_broker(
         )
     )
     groups, offsets = GroupConfigs(), ConsumerOffsets()
-    # If the topic table has no checksum, add none yet: first compare the table with the commit log.
+    # Do not add a missing checksum to the topic table yet: first compare the table with the commit log.
     trust = load_state(disk, tables / TOPICS, topics.load, adopt=False).trust
     topics.begin(now_ms=now_ms)
     topics_found = read_journals(disk, tables / TOPICS, topics)
@@ -150,7 +150,7 @@ def load_broker(
         (files.settings, Trust.CHECKED),
     ):
         if found in (Trust.CHECKED, Trust.ABSENT):
-            file.is_as_loaded()  # The broker writes all other files again, and sets damaged files aside.
+            file.is_as_loaded()  # All other files are written again; damaged files are renamed.
     try:
         _follow_log(state, files, now_ms=now_ms)
     except BaseException:
@@ -160,7 +160,7 @@ def load_broker(
 
 
 def read_changed_settings(disk: Disk, directory: Path) -> dict[str, str]:
-    """Return the settings that request 25 changed while a broker used this directory.
+    """Return the settings that request 25 (UPDATE_BROKER_CONFIG) changed in earlier runs.
 
     Raises:
         ValueError: If the file cannot be read as settings.
@@ -179,7 +179,7 @@ def _parse_delays(text: str) -> dict[int, int]:
 def _compare(
     topics: TopicConfigs, trust: Trust, checkpoint: Checkpoint | None, path: Path, *, lacks_changes: bool
 ) -> None:
-    """Treat messages of unknown topics as valid, unless the topic table is known to be the newest version."""
+    """If the topic table may be old or damaged, treat messages of topics that it lacks as valid."""
     counter = 0 if checkpoint is None else checkpoint.topics_counter
     had = topics.data_version.counter
     is_older = topics.is_older_than(counter)
@@ -197,8 +197,8 @@ def _follow_log(state: BrokerState, files: StateFiles, *, now_ms: int) -> None:
         _count_delayed(state, topics.unknown_from, counts)
     corrected = topics.follow_log(lambda: store.log.max_offset, counts, now_ms=now_ms)
     try:
-        # Save before new messages are stored: later starts must skip the records that this start skips, but
-        # none of the new ones.
+        # Save the topic table before new messages are stored. Later starts must skip the records that this
+        # start skips, but must not skip new records.
         save_now(files.topics)
     except OSError as error:
         if corrected:
@@ -212,7 +212,7 @@ def _follow_log(state: BrokerState, files: StateFiles, *, now_ms: int) -> None:
     except OSError as error:  # not fatal, because the table's journal still has all changes
         logger.error("file not written path=%s error=%s", files.groups.name, error)
     save_now(files.offsets)
-    state.offsets.snapshot()  # encode all offsets now; while the broker serves, this would delay requests
+    state.offsets.snapshot()  # encode all offsets now, because later this would delay requests
     for level, offset in state.delay_offsets.items():
         state.delay_offsets[level] = min(offset, store.bounds(SCHEDULE_TOPIC, level - 1)[1])
     save_now(files.delays)

@@ -42,15 +42,15 @@ from routekeeper.remoting.route import TopicConfig
 from routekeeper.remoting.transport.limits import ServerStats
 from routekeeper.remoting.transport.server_hooks import ServerHooks, hook_figures
 
-#: Kinds of connections: of a consumer (which may also produce), of a producer, of a client that has sent
-#: only other requests, and of a client that has sent no request.
+#: Kinds of connections, by their client: a consumer (which may also produce), a producer, a client that has
+#: sent only other requests, and a client that has sent no request.
 CONNECTION_KINDS: Final = ("consumer", "producer", "client", "other")
 #: Largest number of series in a family of metrics whose labels clients choose.
 SERIES_MAX: Final = 1_000
 #: Number of queues that one step of :func:`gather` reads. Other tasks can run between two steps.
 _TURN: Final = 500
-#: Names of metrics by statistic. The key of these statistics is a topic. In the next table, the key of each
-#: statistic is a topic and a group.
+#: Names of metrics, by name of the statistic. The statistics in _TOPIC_RATES are kept for each topic; those
+#: in _GROUP_RATES are kept for each pair of a topic and a group.
 _TOPIC_RATES: Final = {
     TOPIC_PUT_NUMS: "rocketmq_producer_tps",
     TOPIC_PUT_SIZE: "rocketmq_producer_message_size",
@@ -107,7 +107,7 @@ class Samples(Collector):
         _keep_greatest(self._many.setdefault(name, []), (value, -self._counts[name], labels), SERIES_MAX)
 
     def choose(self) -> Iterable[None]:
-        """Add the greatest samples of each large family. Other tasks can run after each family."""
+        """Output the greatest samples of each large family. Other tasks can run after each family."""
         for name, samples in self._many.items():
             for value, _, labels in sorted(samples, reverse=True):
                 self.add(name, value, labels)
@@ -237,7 +237,7 @@ def _add_broker(
     looked_at = 0
     for group in state.clients.consumer_groups():
         named = tuple(islice(group.members.values(), _NAMED_MAX))
-        if named:  # else all members have left since this loop began
+        if named:  # empty if all members have left since this loop began
             labels = {
                 "caddr": ",".join(client.client_addr for client in named),
                 "localaddr": ",".join(client.client_id for client in named),
@@ -322,7 +322,7 @@ def _add_lag(
         "group": group,
         "topic": topic,
         "countOfOnlineConsumers": str(members),
-        "msgModel": "1",  # clustering: 1 is the ordinal number of this value in Java's enum
+        "msgModel": "1",  # number of CLUSTERING in Java's enum MessageModel
     }
     samples.add_one_of_many(name, float(lag.messages), labels)
     return lag
@@ -361,7 +361,7 @@ def encode(
         disk: Size and free bytes of the file system that has the commit log; zeros if unknown.
         requests: Number of requests by request code.
         connections: Number of open connections by kind.
-        lines_suppressed: Number of lines about peers that were not written to the program's log.
+        lines_suppressed: Number of log lines about peers that the broker suppressed.
         stats: Statistics of requests, answers and the event loop.
         oldest: Store time (Unix ms) of the oldest unconsumed message, by topic and group.
         expirations: Seconds until the certificate of a port expires, by port.

@@ -39,7 +39,7 @@ def own_tls(config: BrokerConfig, file: TlsFile, *, enforcing: bool) -> OwnTls |
     """Return the TLS files for connections that this broker opens; None without TLS. The files are not read.
 
     Settings win over the file of ``--tls-config``.
-    RocketMQ checks no certificate of a server by default. This broker checks certificates by default if an
+    By default, RocketMQ does not check a server's certificate. This broker does check it by default if an
     authority is configured, because an operator who configures an authority expects a check.
 
     Args:
@@ -58,7 +58,7 @@ def own_tls(config: BrokerConfig, file: TlsFile, *, enforcing: bool) -> OwnTls |
     ca = config.tls_client_ca or config.tls_ca or file.client_ca
     cert, key = config.tls_client_cert, config.tls_client_key
     password = config.tls_client_key_password
-    if not cert:  # take the key from the file as well: certificate and key must belong together
+    if not cert:  # also take the key from the file, because certificate and key must match
         cert, key, password = file.client_cert, file.client_key, file.client_key_password
     if key and not cert:
         raise TlsSettingError("tls.client.keyPath needs tls.client.certPath")
@@ -74,8 +74,8 @@ class _Loaded:
     """A TLS context, made from files that were read.
 
     Attributes:
-        ends_at: The earlier of two times (Unix s): the own certificate has expired, or all authorities have
-            expired.
+        ends_at: The earlier of two times (Unix s): the end of the broker's own certificate, and the end of
+            the authority that expires last.
     """
 
     own: OwnTls

@@ -81,8 +81,9 @@ CLIENT_WAIT_S: Final = 10.0
 #: Largest number of requests that are answered in steps at the same time. Their steps read files in threads.
 STEPWISE_MAX: Final = 32
 #: Largest number of clients that the broker asks at the same time, for all operators' requests together. A
-#: message that the broker sends to a client stays in memory until the client answers. Therefore a message
-#: counts as one client more for each 64 KiB. A request to more clients than this asks them in rounds.
+#: message that the broker sends to a client stays in memory until the client answers. Therefore a large
+#: message counts as several clients: one more for each 64 KiB. If a request goes to more clients than the
+#: limit, the broker asks them in rounds.
 ASKED_MAX: Final = 1024
 _ASKED_BYTES: Final = 64 * 1024
 #: Largest number of clients that one request asks in one iteration of the event loop.
@@ -90,7 +91,8 @@ ASKED_AT_ONCE: Final = 256
 #: Largest sum of bytes of all clients' answers to one request. If one client answers alone, its answer may be
 #: larger, up to a whole frame of 16 MiB.
 GATHERED_BYTES: Final = 8 << 20
-#: The same for all such requests together. Answers stay in memory while one client is silent.
+#: Largest sum of bytes of all clients' answers to all requests together. While one client is silent, the
+#: answers of the other clients stay in memory.
 GATHERED_ALL_BYTES: Final = 64 << 20
 #: Largest number of queues in all requests that are answered in steps at the same time. A single request may
 #: exceed this number if no other one runs. Each queue takes half a kilobyte until the answer is sent.
@@ -104,7 +106,7 @@ _REGISTER_WAIT_S: Final = 3.0
 
 
 async def advertised(config: BrokerConfig, bound_port: int) -> tuple[str, Host]:
-    """Return the address to register, and the same address with an IP address as host, for message ids.
+    """Return the broker's address twice: as registered, and with an IP address as host for message ids.
 
     Raises:
         SettingError: If the host cannot be resolved.
@@ -225,8 +227,8 @@ class BrokerServer:
         self.tls_files: PortFiles | None = None
         self._hosts: dict[int, Host] = {}
         self._audit: AuditLog
-        # Refusals have a separate audit log. An audit log has a bounded number of lines in 10 s, and any
-        # client can cause refusals: in a common audit log they would displace the lines about changes.
+        # Refusals have a separate audit log. An audit log writes a bounded number of lines in 10 s, and any
+        # client can cause refusals. In one common log, refusals could suppress the lines about changes.
         self._refusals: AuditLog
         self._access: BrokerAccess
         self._broker_addr = ""
@@ -253,7 +255,7 @@ class BrokerServer:
             self._namesrv_tls = namesrv_tls(self._config)
             if self._namesrv_tls is not None:
                 self.reloads.append(self._namesrv_tls.files)
-                # Infinite means: there is no own certificate and no authority, so nothing can expire.
+                # Infinite: the broker uses no certificate and no authority that could expire.
                 if self._namesrv_tls.left_s < math.inf:
                     self.expirations["nameservers"] = partial(getattr, self._namesrv_tls, "left_s")
             await self._serve(stop, ready)
@@ -357,8 +359,8 @@ class BrokerServer:
                 self.tls_files.close()
             services[0].cancel()
             await self._registrar.unregister()
-            # Answer held pulls only just before the connections end: a client whose pull gets an empty answer
-            # sends its next pull at once.
+            # Answer held pulls as late as possible, just before the connections end. A client that gets an
+            # empty answer sends its next pull at once.
             await self._server.close(before_end=self._pulls.end)
             for task in services:
                 task.cancel()
@@ -519,7 +521,8 @@ class BrokerServer:
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None] | DeferredReply | None:
         if request.code in MAY_WAIT and connection.unanswered >= self._server.limits.unanswered_max:
-            # Refuse the request before it is served: a send must not store its message and get an error.
+            # Refuse the request before it is served. Otherwise a send could store its message and still get
+            # an error.
             self._count_refused(request.code, Refused.OVERLOAD)
             return request.reply(
                 ResponseCode.SYSTEM_BUSY,
@@ -620,7 +623,7 @@ class BrokerServer:
     def _answer_synced(self, connection: Connection, request: RemotingCommand, later: Later) -> DeferredReply:
         """Answer as soon as the commit log is synced.
 
-        Use a callback, because a task costs more, and with SYNC_FLUSH every send comes here.
+        This method uses a callback, because a task takes more time. With SYNC_FLUSH, every send comes here.
         """
         # Keep only the request fields that the answer needs: thousands of sends may wait for a hung disk.
         asked = RemotingCommand(
@@ -636,11 +639,11 @@ class BrokerServer:
     async def _asking(
         self, asked: RemotingCommand, count: int, work: Coroutine[Any, Any, RemotingCommand]
     ) -> RemotingCommand:
-        """Run work that asks clients, unless the broker is already asking too many clients.
+        """Run a coroutine that asks clients; refuse if the broker already waits for too many clients.
 
         Args:
-            count: Largest number of clients that the work asks at the same time. One client with a large
-                message counts as several.
+            count: Largest number of clients that the coroutine asks at the same time. A client that gets a
+                large message counts as several clients.
         """
         if self._asked and self._asked + count > ASKED_MAX:
             work.close()
@@ -679,8 +682,8 @@ class BrokerServer:
         """Send a request to several clients at the same time, and combine the clients' answers.
 
         Leave out clients that do not answer in time, and answers that would exceed GATHERED_BYTES together.
-        Ask more than ASKED_MAX clients in rounds. Each round has its part of CLIENT_WAIT_S: otherwise silent
-        clients of the first round could use up the time of all others.
+        Ask more than ASKED_MAX clients in rounds. CLIENT_WAIT_S is divided between the rounds. Otherwise
+        silent clients of the first round could use up the time of all other clients.
         """
         size, is_crowded = 0, False
         clients = tuple(ask.clients.items())
@@ -697,13 +700,15 @@ class BrokerServer:
             except RemotingError:
                 return
             if size and size + len(found.body) > GATHERED_BYTES:
-                return  # too large; the first answer always stays, as an empty result would look valid
+                # Leave out this answer. Always keep the first one: otherwise a result without answers would
+                # look valid.
+                return
             if self._gathered and self._gathered + len(found.body) > GATHERED_ALL_BYTES:
                 is_crowded = True
                 return
             size += len(found.body)
             self._gathered += len(found.body)
-            # Do not keep the header while others answer: a remark alone may have 1 MiB.
+            # Drop the header while other clients still answer: the remark in a header may have 1 MiB.
             answers[client_id] = RemotingCommand(code=found.code, ext_fields={}, body=found.body)
 
         try:
@@ -750,7 +755,7 @@ class BrokerServer:
         )
 
     def _with_notices(self, work: Work) -> Work:
-        """Run the steps of some work. Send its notices to clients after each step, not only at the end."""
+        """Run a handler's steps, and send the handler's notices to clients after each step."""
         try:
             step = next(work)
             while True:
@@ -813,6 +818,9 @@ class BrokerServer:
         if effects.arrived:
             self._pulls.arrived(effects.arrived)
             effects.arrived = set()
+        if effects.deleted_topics:
+            self._pulls.deleted(effects.deleted_topics)
+            effects.deleted_topics = set()
         if effects.notify:
             self._notices.tell(effects.notify)
             effects.notify = []

@@ -1,4 +1,4 @@
-"""Rebalance notices (request 40) to the members of changed groups."""
+"""Notices that tell members of changed groups to rebalance: request 40, NOTIFY_CONSUMER_IDS_CHANGED."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from routekeeper.remoting.fields import ConsumerGroupFields
 
 #: Largest number of members that are notified in one iteration of the event loop. Thousands of clients may
 #: leave thousands of groups at the same time, and the notices to all members would block the loop. A group
-#: without members counts as one member: the last client of many groups leaves many groups without members.
+#: without members counts as one member, because one client may leave thousands of groups without members.
 NOTICES_MAX: Final = 256
 
 
@@ -58,8 +58,9 @@ class RebalanceNotices:
             if self._untold:
                 assert self._request is not None
                 self._send(self._untold.popleft(), self._request)
-        # Come back even if all are notified: until then, further changes of the same groups wait. So if many
-        # members leave in one iteration of the loop, each other member gets two notices, not one for each.
+        # Schedule one more call even if all members are notified: changes that come before that call are
+        # collected for it. If many members leave in one iteration of the loop, each remaining member then
+        # gets two notices, instead of one notice for each member that left.
         self._is_due = True
         asyncio.get_running_loop().call_soon(self._go_on)
 

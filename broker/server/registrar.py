@@ -68,7 +68,7 @@ def encode_fitting(content: RegisterBody, *, compressed: bool) -> tuple[bytes, b
 
 
 def asked_lease_ms(timer_divisor: float) -> int | None:
-    """Return the lease to request, in ms; None for the default lease, if ``timer_divisor`` is 1."""
+    """Return the lease to request, in ms; None (the nameserver's default lease) if ``timer_divisor`` is 1."""
     return None if timer_divisor == 1 else round(LEASE_MS / timer_divisor)
 
 
@@ -338,7 +338,8 @@ class Registrar:
             heartbeat_timeout_ms=asked_lease_ms(config.timer_divisor),
         )
         request = RemotingCommand.request(RequestCode.REGISTER_BROKER, fields.to_ext(), body)
-        # Send the queries about another broker first: after the registration they would find this broker.
+        # First ask for another broker with this name and id: after the registration, the answer would be this
+        # broker.
         work = [self._look_for_twin(addr) for addr in targets] if looks else []
         await asyncio.gather(*work, *(self._register_at(addr, request) for addr in targets))
 
@@ -357,7 +358,8 @@ class Registrar:
             self._failed(addr, str(error))
             return
         finally:
-            # Mark this nameserver as free now: its next registration must not wait for other nameservers.
+            # Mark this nameserver as free now: the next registration with it must not wait for other
+            # nameservers.
             self._busy.discard(addr)
         if answer.code != ResponseCode.SUCCESS:
             self._failed(addr, f"code={answer.code} remark={answer.remark}")

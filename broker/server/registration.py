@@ -31,7 +31,7 @@ class Trigger(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionAnswer:
-    """One nameserver's answer to request 322.
+    """One nameserver's answer to request 322 (QUERY_DATA_VERSION).
 
     Attributes:
         failed: True if the nameserver did not answer, or answered with an error.

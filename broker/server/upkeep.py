@@ -39,9 +39,9 @@ _INDEX_S: Final = 1.0
 _WATCH_S: Final = 1.0
 #: Pause in seconds after the disk has failed, before the same work is tried again.
 _RETRY_S: Final = 1.0
-#: Time in seconds that the disk has, at the end of the process, for running work and the tables. After that,
-#: the disk has this time once more, for the store. If the time runs out, the process loses only data that a
-#: killed process would also lose.
+#: Longest wait for the disk at the end of the process, in seconds. The process may wait twice: for running
+#: work and the tables, and then for the store. If it gives up, it loses only data that a killed process would
+#: also lose.
 CLOSE_S: Final = 5.0
 
 
@@ -75,7 +75,7 @@ class Upkeep:
         self._flush_wanted = asyncio.Event()
         self._clean_wanted = False
         self._file_wanted = {file.name: asyncio.Event() for file in files}
-        for file in (files.topics, files.groups):  # write now: a write while loading may have failed
+        for file in (files.topics, files.groups):  # the write at the start may have failed
             self._file_wanted[file.name].set()
         self._file_threads = {file.name: DiskThreads(file.name) for file in files}
         self._unsynced: deque[_Waiting] = deque()
@@ -189,8 +189,8 @@ class Upkeep:
             self._end("index", _nothing(), self._index_thread),
             *(self._end(file.name, _saved(file), self._file_threads[file.name]) for file in self._files),
         )
-        # A disk that is slow but not hung may need too long for all queue files. The store therefore skips
-        # the remaining queue files a little before its time runs out; otherwise the disk would count as hung.
+        # A slow disk may need longer than CLOSE_S for all queue files. Therefore the store skips the
+        # remaining queue files shortly before that time is over. Otherwise the slow disk would count as hung.
         closing = close_store(self._state.store, longest_s=0.8 * CLOSE_S)
         await self._end("store", closing, self._store_thread)
         for thread in (
@@ -207,7 +207,7 @@ class Upkeep:
                 await in_threads(steps, thread)
         except TimeoutError:
             logger.error("the disk has not answered for %g s: ending without it what=%s", CLOSE_S, what)
-        except Exception as error:  # go on, because the other tables must be written nevertheless
+        except Exception as error:  # go on: the other tables must still be written
             logger.error("not written at shutdown what=%s error=%s", what, error)
 
     # Tasks ---------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class Upkeep:
             wanted.set()
 
     async def _flush_log(self) -> None:
-        """Sync the commit log: at once for callers that wait (one sync for all), else at each interval."""
+        """Sync the commit log: at once while callers wait for a sync, otherwise at intervals."""
         failing = False
         while True:
             if not self._flush.is_wanted:
@@ -315,7 +315,8 @@ class Upkeep:
             keep_from = sys.maxsize
             if not is_full:
                 keep_from = oldest_waiting(self._state, due_after_ms=reserved_from_ms)
-                # Else after a crash delivered messages whose files are gone would look like lost ones.
+                # Write the delay offsets first. Otherwise, after a crash, the broker would report messages as
+                # lost that were delivered before their files were removed.
                 await self.saved(self._files.delays)
             work = store.remove_old_files(before=before, count_max=count_max, keep_from=keep_from)
             await in_threads(work, self._store_thread)

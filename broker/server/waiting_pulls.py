@@ -7,7 +7,7 @@ import logging
 import math
 import sys
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from routekeeper.broker.requests.pulling import Park, Pull, look, time_over
@@ -41,7 +41,7 @@ class WaitingPulls:
     """The waiting pulls of one broker.
 
     Args:
-        delay: Delivery of delayed messages; to be woken when the schedule topic gets messages.
+        delay: Service that delivers delayed messages; woken when the schedule topic gets messages.
         send: Function that sends the answer to a pull over the pull's connection, if still open.
     """
 
@@ -60,7 +60,7 @@ class WaitingPulls:
         self._expiry_at = math.inf  # time at which the timer fires; not every uvloop handle can return it
         # For each queue with new messages: number of the last pull that was held before the messages arrived.
         # Only pulls up to this number must be searched again.
-        # The first one is taken again and again, which takes a dict longer each time: use an OrderedDict.
+        # Use an OrderedDict: in a dict, finding the first key takes longer after each removal of a first key.
         self._arrived: OrderedDict[tuple[str, int], int] = OrderedDict()
         self._waking = False
 
@@ -95,6 +95,10 @@ class WaitingPulls:
         if not self._waking:
             self._waking = True
             asyncio.get_running_loop().call_soon(self._wake)
+
+    def deleted(self, topics: Collection[str]) -> None:
+        """Search again for the messages that held pulls want, in all queues of deleted topics."""
+        self.arrived(self._parked.queues_of(topics))
 
     def end(self) -> None:
         """Answer all pulls as if their deadline had passed, because this broker stops."""
@@ -145,7 +149,9 @@ class WaitingPulls:
                 room -= len(found.body)
                 if room <= 0:
                     break
-            if left == before:  # A queue without held pulls counts, too: a deleted topic may have 65,536.
+            # A queue without held pulls counts as one pull. Otherwise one iteration could visit any number of
+            # queues.
+            if left == before:
                 left -= 1
             if left <= 0 or room <= 0:  # The search ended at a bound: this queue may have further pulls.
                 self._arrived[queue] = up_to

@@ -28,8 +28,8 @@ BLANK_MAGIC: Final = -875286124
 _PAD: Final = struct.Struct(">ii")
 _NAME_DIGITS: Final = 20
 _REWRITE_BYTES: Final = 1 << 20
-#: Bounds of one read that covers several records and the bytes between them: size of the read in bytes, and
-#: this size divided by the total size of these records.
+#: Bounds of one read that covers several records and the bytes between them: largest size of the read in
+#: bytes, and largest ratio of this size to the total size of the records.
 _SPAN_MAX: Final = 512 << 10
 _SPAN_TIMES: Final = 10
 
@@ -81,7 +81,7 @@ class CommitLog:
         self._refused_size = 0  # size of the largest refused record
         self._scratch = bytearray(_SPAN_MAX)
         self._flushing = threading.Lock()  # allows one sync at a time; `close` waits until the sync has ended
-        self._reading = threading.Lock()  # no file is closed while another thread reads it
+        self._reading = threading.Lock()  # prevents closing a file while another thread reads it
         self._names_made = 1  # 1, not 0: the first flush also syncs file names that an earlier process made
         self._names_synced = 0
         make_directories(disk, directory)
@@ -202,7 +202,7 @@ class CommitLog:
             done = self.flushed_offset
             segments = tuple(self._segments)
             target = segments[-1].end if segments else 0
-            made = self._names_made  # read after `target`: then `made` counts every file below `target`
+            made = self._names_made  # read after `target`, so that it counts every file below `target`
             for segment in segments:
                 if segment.start + segment.capacity > done and segment.start < target:
                     self._sync(segment)
@@ -210,7 +210,7 @@ class CommitLog:
                 try:
                     self._disk.sync_directory(self.directory)
                 except OSError as error:
-                    # The directory was not opened, so no sync of it has failed: a later call can try again.
+                    # Too many files are open, so the sync has not begun: a later call can try again.
                     if error.errno in NO_DESCRIPTORS:
                         raise StoreUnavailable(
                             f"cannot open {self.directory.name}: {error.strerror}"
@@ -304,7 +304,7 @@ class CommitLog:
     def contents(self, offset: int) -> Iterator[tuple[int, int | None, Content]]:
         """Yield (start, start of the next file or None, content) of each file that ends above ``offset``.
 
-        A content is valid only until the next step of the iteration.
+        The yielded content is valid only until the next step of the iteration.
         """
         for segment in tuple(self._segments):
             if segment.start + segment.capacity > offset and segment in self._segments:
@@ -324,7 +324,7 @@ class CommitLog:
             self._disk.remove(segment.path)
         last = self._segments[-1]
         if last.start + last.capacity == offset:
-            # Only later files had bytes to cut: this file is complete, and ends with its padding.
+            # All cut bytes were in later files: this file is complete, and ends with its padding.
             last.written = last.capacity
         else:
             last.capacity = max(self._file_size, offset - last.start + _PAD.size)
@@ -341,8 +341,8 @@ class CommitLog:
     def rewrite(self, offset: int) -> None:
         """Write the bytes above ``offset`` again, so that :meth:`flush` syncs them.
 
-        Without this, pages could be missing on the disk: if an earlier process had a failed sync, the kernel
-        may treat the pages as written.
+        If a sync failed in an earlier process, the kernel may treat pages as written although they are not on
+        the disk. A new write makes the kernel write these pages again.
         """
         for segment in self._segments:
             position = max(offset - segment.start, 0)

@@ -56,8 +56,9 @@ class ConsumeQueue:
     Attributes:
         min_index: Index of the first readable entry.
         max_index: Index of the next entry to append.
-        lost_from: Index from which on a restart of the machine may have removed entries. Later messages have
-            the same indexes. 0 at a start that is not the first one since then.
+        lost_from: The queue's end when the broker started, if entries after it may have been lost; otherwise
+            0. Entries may be lost if the machine has restarted since the last checkpoint, or if an operator
+            accepted damage. New messages then get the indexes of the lost entries.
     """
 
     __slots__ = (
@@ -121,10 +122,10 @@ class ConsumeQueue:
 
     @property
     def weighed_length(self) -> int:
-        """The queue's length times a number that is computed from its name.
+        """The queue's length, multiplied by a number that is computed from the queue's name.
 
-        The checkpoint has the sum over all queues. Without the numbers, two wrong lengths could have the
-        right sum.
+        The checkpoint has the sum of these products over all queues. In a sum of plain lengths, two wrong
+        lengths could cancel out.
         """
         return self.max_index * self._weight
 
@@ -145,11 +146,12 @@ class ConsumeQueue:
         self.max_index += 1
 
     def within(self, index: int) -> int:
-        """Return ``index``; if it is above the queue's end, the index at which its consumer must continue.
+        """Return ``index``, or the index at which the consumer must continue if ``index`` is above the end.
 
-        The consumer has read messages of a topic that was deleted and created again, or messages that a
-        restart of the machine removed. So it must continue before all messages that were stored since then.
-        RocketMQ lets it continue at the queue's end: then it skips messages.
+        An index above the end means that the queue no longer has messages that the consumer has read: the
+        topic was deleted and created again, or a restart of the machine removed the messages. The consumer
+        must then continue before all messages that were stored since. In RocketMQ it continues at the queue's
+        end, and so skips these messages.
         """
         return index if index <= self.max_index else max(self.min_index, self.lost_from)
 
@@ -212,10 +214,10 @@ class ConsumeQueue:
     # Removal of the oldest entries ---------------------------------------------------------------
 
     def first_in_files(self, log_min: int) -> int:
-        """Return the first index whose record is still in the log, among entries that are not in memory.
+        """Return the index of the first entry whose record is still in the log; search entries in files only.
 
-        Any thread may call this method. If the log has none of these records, the result is the index at
-        which the entries in memory begin.
+        Any thread may call this method. If no entry in the files has such a record, the result is the index
+        at which the entries in memory begin.
         """
         low, high = self.min_index, self._tail_index
         return low if low >= high else self._first(low, high, log_min)
@@ -224,7 +226,8 @@ class ConsumeQueue:
         """Drop entries whose records are no longer in the log.
 
         Args:
-            index: Result of :meth:`first_in_files`. So this method reads no file: it runs on the event loop.
+            index: Result of :meth:`first_in_files`, which another thread has called. Reading the files here
+                would block the event loop.
         """
         self.min_index = max(index, self.min_index)
         if self.min_index >= self._tail_index:
@@ -250,7 +253,7 @@ class ConsumeQueue:
         """Return the first index in [low, high) whose record is at ``log_min`` or later, or else ``high``.
 
         Damaged entries can mislead the bisection. Therefore a result counts only if the entry before it
-        points below ``log_min``; otherwise the search goes on below that entry.
+        points below ``log_min``; otherwise the search goes on at lower indexes.
         """
         while low < high:
             begin, end = low, high

@@ -1,4 +1,4 @@
-"""The broker's file operations. Tests replace them by a disk that loses all data that are not synced.
+"""The broker's file operations. Tests replace them with a disk that loses all data that are not synced.
 
 Written bytes survive the end of the process. Only synced bytes survive a power cut. After a file was created,
 renamed or removed, the change survives a power cut only if the directory was synced. A small file is
@@ -22,7 +22,8 @@ from routekeeper.remoting.state_file import Loaded
 
 T = TypeVar("T")
 
-#: Errors of too many open files, in this process or on the machine. The disk has not failed then.
+#: Error numbers for too many open files, in this process or on the machine. They do not mean that the disk
+#: has failed.
 NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 #: Content of a file. It is valid only inside the ``with`` block of :meth:`Disk.content`.
@@ -237,7 +238,8 @@ def load_state(disk: Disk, path: Path, parse: Callable[[str], T], *, adopt: bool
     """Return the parsed content of a state file.
 
     Raises:
-        StateFileError: If neither the file nor its backup can be used, or if an operator has to decide.
+        StateFileError: If neither the file nor its backup can be used, or if an operator has to decide
+            whether to use the file.
         OSError: If the disk fails.
     """
     return state_file.load(StateStorage(disk), path, lambda content: parse(content.decode()), adopt=adopt)

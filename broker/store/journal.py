@@ -30,7 +30,7 @@ from routekeeper.remoting.route import DataVersion
 
 logger = logging.getLogger(__name__)
 
-#: Size in bytes up to which a journal never makes the broker rewrite the table, however small the table is.
+#: A journal of at most this size in bytes is never full, even if its table is small.
 JOURNAL_BYTES_MIN: Final = 64 * 1024
 #: Largest number of changes that wait for the disk. If there are more, the broker writes the whole table.
 CHANGES_MAX: Final = 10_000

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 import logging
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from itertools import pairwise
 from typing import Final
 
@@ -38,8 +38,10 @@ _REACH: Final = 4096
 #: Largest number of log bytes that are searched for one run of damaged entries. The slices of such a search
 #: take one second of the event loop's time in total.
 _SEARCHED_MAX: Final = 256 << 20
-#: Number of work units in one slice of a search; a slice takes 5 ms. These actions cost one unit each: check
-#: an entry against the log, look at a record, read :data:`_BYTES` of the log.
+#: Number of work units in one slice of a search; a slice takes 5 ms. Each of these actions costs one unit:
+#: - to compare an entry with the log;
+#: - to decode a record;
+#: - to read :data:`_BYTES` of the log.
 SLICE: Final = 1024
 _BYTES: Final = 4096
 #: Number of positions with a record's magic that may be tried for one work unit.
@@ -48,8 +50,8 @@ _TRIES: Final = 4
 #: the entries cost extra units.
 _BLOCK: Final = 256
 _BLOCK_WORK: Final = 16
-#: Largest number of items in each of two tables. One has the runs of entries whose messages were not found,
-#: so that no pull searches again. The other has repaired entries that could not be written to their file.
+#: Largest number of items in each of two tables: runs of entries whose messages were not found, so that no
+#: pull searches for them again; and repaired entries that could not be written to their file.
 LOST_RUNS_MAX: Final = 10_000
 #: Entry to return for a lost message.
 _LOST: Final = Entry(0, 0, 0)
@@ -83,7 +85,7 @@ class Mender:
 
     Args:
         tags_code: Function that computes the tag code in a queue entry from the message in the log.
-        holes: Begin and end of each missing part of the log. An entry that points there is trusted.
+        holes: Start and end offset of each missing part of the log. An entry that points there is trusted.
 
     Attributes:
         damaged: Number of damaged entries found so far.
@@ -95,7 +97,7 @@ class Mender:
         self._log = log
         self._tags_code = tags_code
         self._left = 0  # work units that the current reader may still use
-        self._has_advanced = True  # False: the reader may advance a search once, even without units left
+        self._has_advanced = True  # False: the next search step gets at least SLICE / 4 units
         self._search: _Search | None = None
         self._searches_ended = 0
         self._lost: dict[ConsumeQueue, list[tuple[int, int]]] = {}  # (first, last) index of each lost run
@@ -107,11 +109,13 @@ class Mender:
         """Allow the following calls to use one slice of a search in total."""
         self._left, self._has_advanced = SLICE, False
 
-    def forget(self, queue: ConsumeQueue) -> None:
-        """Abandon the search in a deleted queue, because a new queue may soon use files of the same names."""
-        if self._search is not None and self._search.queue is queue:
+    def forget(self, queues: Collection[ConsumeQueue]) -> None:
+        """Abandon the search in deleted queues, because new queues may soon use files of the same names."""
+        if self._search is not None and self._search.queue in queues:
             self._search = None
-        self._lost_runs -= len(self._lost.pop(queue, ()))
+        if self._lost:  # skip the comparison if possible: a topic can have 65,536 queues
+            for queue in self._lost.keys() & queues:
+                self._lost_runs -= len(self._lost.pop(queue))
 
     def checked(self, topic: str, queue_id: int, queue: ConsumeQueue, index: int, block: bytes) -> bytes:
         """Return encoded entries of a file; take entries from the log in place of damaged entries.
@@ -168,9 +172,9 @@ class Mender:
             entry = queue.get(index) or entry
 
     def _advance(self, topic: str, queue_id: int, queue: ConsumeQueue, index: int) -> bool:
-        """Advance the running search, or begin a search for this entry.
+        """Advance the running search; if none is running, begin a search for this entry.
 
-        Return True if the search that was begun for this entry is over.
+        Return True if the search for this entry is over.
         """
         search = self._search
         if search is None:
@@ -328,7 +332,7 @@ class Mender:
     def _repair(self, queue: ConsumeQueue, found: dict[int, Entry]) -> _Work:
         """Write entries to the queue's files; keep entries in memory if the disk refuses the write."""
         if len(self._unwritten) + len(found) > LOST_RUNS_MAX:
-            self._unwritten.clear()  # stay below the bound; readers search again for forgotten entries
+            self._unwritten.clear()  # forget these entries: a later reader finds them again
         indexes = sorted(found)
         cuts = [at for at, (one, next_) in enumerate(pairwise(indexes), 1) if next_ != one + 1]
         for begin, end in pairwise([0, *cuts, len(indexes)]):

@@ -1,9 +1,11 @@
 """Index of messages by key. Messages of the last seconds may be missing in the index.
 
 New entries are in memory first, and later in files. A file has the entries of one part of the log, sorted by
-hash. A file is written as a whole and never changed. A power cut may remove the end of the log. At a start,
-the broker removes files whose part of the log is no longer complete. The broker reads a part of the log again
-if this part has no file, or if the file is damaged. The first search in a file compares the file's checksum.
+hash. A file is written as a whole and never changed. The first search in a file checks the file's checksum.
+
+A power cut may remove the end of the log. At a start, the broker removes files whose part of the log is no
+longer complete. The broker reads a part of the log again if this part has no file, or if the file is damaged.
+
 The layout of a file, big-endian::
 
     magic        8 bytes "RKINDEX2"
@@ -48,13 +50,13 @@ logger = logging.getLogger(__name__)
 KEYS_MAX: Final = 64
 #: Default of the largest number of messages whose entries are in one file.
 FILE_MESSAGES: Final = 20_000
-#: Number of keys for which a message counts as one message of a file; a message with more keys counts as
-#: several messages. Otherwise messages with 64 keys would fill memory and files with 64 times the entries.
+#: Number of keys per counted message: a message with up to 4 keys counts as one message of a file, a message
+#: with 64 keys as 16. Otherwise messages with 64 keys would make memory and files 64 times as large.
 _KEYS_PER_MESSAGE: Final = 4
 #: Largest number of log bytes that one file covers. After a start, at most this many bytes are read again.
 _FILE_LOG_BYTES: Final = 64 << 20
-#: Bounds of one step: number of messages, entries of these messages, and bytes of the log. For messages that
-#: wait in memory, characters of their properties take the place of bytes of the log.
+#: Bounds of one step: number of messages, entries of these messages, and bytes of the log. If the messages
+#: wait in memory, the third bound counts characters of their properties instead of bytes of the log.
 _SLICE_MESSAGES: Final = 256
 _SLICE_ENTRIES: Final = 1024
 _SLICE_BYTES: Final = 256 << 10
@@ -62,8 +64,8 @@ _SLICE_BYTES: Final = 256 << 10
 #: Further messages are read from the log later.
 NOTED_MAX: Final = 100_000
 NOTED_CHARACTERS_MAX: Final = 32 << 20
-#: Largest number of messages whose index entries are only in memory, counted in full index files. If files
-#: cannot be written and this number is reached, no further messages are indexed until a file is written.
+#: Largest number of full index files whose entries are only in memory, because files cannot be written. At
+#: this number, no further messages are indexed until a file is written.
 _UNWRITTEN_FILES: Final = 4
 #: Largest number of hashes that one call sorts. Other threads cannot run during such a call.
 _SORTED_AT_ONCE: Final = 4096
@@ -79,7 +81,7 @@ _ENTRY: Final = struct.Struct(">QQQ")
 _KEYS_MARK: Final = f"{PROPERTY_KEYS}{NAME_END}"
 _UNIQUE_MARK: Final = f"{PROPERTY_UNIQ_KEY}{NAME_END}"
 
-#: Hash and store time, the sort key of a file.
+#: Sort key of the entries in a file: hash and store time.
 _Place = tuple[int, int]
 _PLACE: Final = struct.Struct(">QQ")
 
@@ -130,7 +132,10 @@ def keys_of(properties: str) -> list[str]:
 
 
 def key_hash(topic: str, key: str) -> int:
-    """Return the hash of a key. Clients can find many keys with one Java hash, but not with this hash."""
+    """Return the hash of a key.
+
+    Java's hash is not used, because clients can easily find many keys with the same Java hash.
+    """
     digest = blake2b(f"{topic}#{key}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big")
 
@@ -225,8 +230,8 @@ class MessageIndex:
         return self._recent_count + self._sealing_count < self._unwritten_max
 
     def _slice(self) -> None:
-        # A larger backlog is taken in larger steps. Otherwise batches that keep the loop busy would add more
-        # messages in each turn of the loop than a step takes.
+        # Index a larger backlog in larger steps. Otherwise, while clients send many batches, each iteration
+        # of the event loop would add more messages than one step indexes.
         share = len(self._noted) // 8
         taken_max = max(_SLICE_MESSAGES, share)
         entries_max = max(_SLICE_ENTRIES, 2 * share)
@@ -295,7 +300,7 @@ class MessageIndex:
     def _next_records(self, position: int) -> tuple[list[tuple[Record, list[str], int, int]], int]:
         """Return the next slice's records, and the log offset after the slice.
 
-        Each record has its message's keys, and the log offsets of its begin and its end.
+        Each record has its message's keys, and the log offsets of its start and its end.
         """
         records: list[tuple[Record, list[str], int, int]] = []
         entries = 0
@@ -401,7 +406,7 @@ class MessageIndex:
                         )
             yield list
         found = [each for each in entries.get(wanted, ()) if begin_ms <= each.store_ms <= end_ms]
-        if file.path in self._unsound:  # otherwise another search has already written this file again
+        if file.path in self._unsound:  # not in the set if another search has repaired it
             self._unsound.discard(file.path)
             self.damaged += 1
             logger.error("index file damaged, made again from the log file=%s", file.path.name)

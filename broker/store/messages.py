@@ -50,18 +50,21 @@ logger = logging.getLogger(__name__)
 
 #: Name of the checkpoint's file.
 CHECKPOINT: Final = "checkpoint"
-#: Name of an empty file, without the offset (20 digits) at which the log begins.
+#: First part of the name of an empty file. The second part is the offset at which the log begins (20 digits).
 BEGIN: Final = "commitlog-begins-"
 _BEGIN_DIGITS: Final = 20
 _BEGIN_NAME: Final = re.compile(rf"{BEGIN}[0-9]{{{_BEGIN_DIGITS}}}")
-#: Largest number of queues for which the last block of entries that was read is cached. A consumer that is
-#: behind reads the following entries of the block next.
+#: Largest number of queues with a cached block of entries: the block that was read last. A consumer that is
+#: behind will next read the following entries of this block.
 _BLOCKS_MAX: Final = 256
-#: Largest number of queues for which missing messages are logged. Each queue is logged only once, because
-#: each further pull of the queue may meet the same error.
+#: Largest number of queues whose missing messages are logged. Each queue is logged only once, because each
+#: later pull may meet the same error.
 _LOST_SAID_MAX: Final = 1000
-#: Number of queues that one step of a checkpoint writes (each may take some ms), or a removal looks at.
+#: Number of queues that one step of a checkpoint writes, or one step of a removal checks. One queue may take
+#: some ms.
 _QUEUES_AT_ONCE: Final = 64
+#: Number of queues of deleted topics whose memory one step frees.
+_FREED_AT_ONCE: Final = 2000
 #: Least number of bytes of queue entries that one pull reads. Source: DefaultMessageStore.getMessage.
 _SCAN_BYTES_MIN: Final = 16_000
 #: Largest number of messages in a batch whose keys are indexed when they are stored. The messages of a larger
@@ -229,6 +232,8 @@ class MessageStore:
         self._topics_counter = 0
         self._blocks: dict[ConsumeQueue, tuple[int, bytes]] = {}
         self._doomed: dict[str, int] = {}
+        # Queues of deleted topics. Their memory is freed later, in steps: a topic can have 65,536 queues.
+        self._deleted: list[ConsumeQueue] = []
         self._lost_said: set[QueueKey] = set()
         self._queue_failure: str | None = None
         self._queue_refused = Refused.DISK_FAILED
@@ -236,13 +241,14 @@ class MessageStore:
         self._queues_from = 0  # log offset; queue files that point only below this offset were removed
         self._is_keeping = False  # True while old log files stay because of delayed messages
         make_directories(disk, directory)
-        disk.sync_directory(directory)  # make file names durable that an earlier process may not have synced
+        disk.sync_directory(directory)  # an earlier process may have failed to sync new file names
         self._begin_path, begin = find_begin(disk, directory)
         checkpoint = read_checkpoint(disk, directory)
         if checkpoint is not None:
             self._topics_counter = checkpoint.topics_counter
             if begin > checkpoint.log_offset:
-                # This store never begins above its checkpoint: the file belongs to another state of it.
+                # The log never begins above the checkpoint's offset. So somebody must have put the file that
+                # names this offset here by mistake, for example from a newer copy of the store.
                 logger.warning("begin of the log ignored file=%s checkpoint=%s", begin, checkpoint.log_offset)
                 begin = 0
             checkpoint = replace(checkpoint, log_min=max(checkpoint.log_min, begin))
@@ -268,7 +274,7 @@ class MessageStore:
         try:
             self.note_begin(self.log.min_offset)
         except OSError:
-            if begin > self.log.min_offset:  # otherwise the next start would remove files of this log
+            if begin > self.log.min_offset:  # the old name would make the next start remove files
                 raise
         self._given_up = self.log.holes()
         self._mender = Mender(self.log, tags_code, holes=self._given_up)
@@ -296,7 +302,7 @@ class MessageStore:
 
     @property
     def given_up(self) -> Holes:
-        """Begin and end of each part of the log that is missing, and that an operator has given up."""
+        """Start and end offset of each missing part of the log that an operator has given up."""
         return tuple(hole for hole in self._given_up if hole[1] > self.log.min_offset)
 
     @property
@@ -414,7 +420,7 @@ class MessageStore:
         if offset > high:
             return Batch(GetStatus.OFFSET_OVERFLOW_BADLY, queue.within(offset), low, high)
         wide = max(_SCAN_BYTES_MIN // ENTRY_SIZE, count_max)
-        # If all messages are wanted, read one entry per message; more entries only if messages are lost.
+        # If the consumer wants all messages, read one entry per message; if the first one is lost, read more.
         data = self._entries_at(topic, queue_id, queue, offset, count_max if codes is None else wide)
         if codes is None and data and ENTRY.unpack_from(data)[1] <= 0:
             data = self._entries_at(topic, queue_id, queue, offset, wide)
@@ -647,7 +653,8 @@ class MessageStore:
         Args:
             places: Queue id and queue offset of each message.
         """
-        # Read entries in memory now: only this thread may read them. The functions read entries in files.
+        # Look up entries in memory now, because only this thread may read them. The returned functions look
+        # up the other entries in files.
         looks: list[Callable[[], Entry | None]] = []
         for queue_id, offset in places:
             queue = self._queues.get((topic, queue_id))
@@ -745,8 +752,10 @@ class MessageStore:
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic's queues. The topic's records stay in the log until their log files are removed."""
-        for key in [key for key in self._queues if key[0] == topic]:
-            self._mender.forget(self._queues.pop(key))
+        keys = [key for key in self._queues if key[0] == topic]
+        deleted = list(map(self._queues.pop, keys))
+        self._mender.forget(deleted)
+        self._deleted += deleted
         self.deletions += 1
         self._doomed[topic] = self.deletions
 
@@ -781,16 +790,16 @@ class MessageStore:
         if kept < old and not self._is_keeping:
             logger.warning("old log files kept for delayed messages begins=%s ends=%s", kept, old)
         self._is_keeping = kept < old
-        # Entries of queues above the checkpoint may be in memory only. Without their messages, a start after
-        # a crash could not tell at which offset such a queue goes on.
+        # Keep the files above the checkpoint: queue entries of their messages may be in memory only. After a
+        # crash, a start needs these messages to compute the next offset of each queue.
         offset = min(old, kept, self.log.start_of_file(self._covered))
         if offset > self.log.min_offset:
             yield self.log.flush  # a delayed message may be removed only when its delivered copy is on disk
             queues = tuple(self._queues.values())
             firsts: list[int] = yield lambda: [queue.first_in_files(offset) for queue in queues]
             yield partial(self.note_begin, offset)
-            # Raise the queues' begins before the log's begin: requests that are served between two steps then
-            # find the message of each entry.
+            # Remove entries from the queues before the log removes their messages. Requests that are served
+            # between two steps then find the message of each entry.
             for number, (queue, first) in enumerate(zip(queues, firsts, strict=True), 1):
                 queue.raise_min(first, offset)
                 if number % _QUEUES_AT_ONCE == 0:
@@ -809,9 +818,9 @@ class MessageStore:
     def note_begin(self, offset: int) -> None:
         """Store durably that the log begins at ``offset``. Any thread may call this.
 
-        The offset is part of a file's name: to rename a file needs no free space, as a checkpoint does.
-        Files below the offset may then be removed; if a power cut brings them back, the next start removes
-        them again.
+        The offset is part of a file's name: renaming this file needs no free space, but writing a checkpoint
+        does. Log files below the offset may then be removed. If a power cut brings them back, the next start
+        removes them again.
 
         Raises:
             OSError: If the disk failed.
@@ -821,7 +830,7 @@ class MessageStore:
         if former is not None and former != path:
             try:
                 self._disk.rename(former, path)
-            except FileNotFoundError:  # somebody removed the file, which is empty
+            except FileNotFoundError:  # somebody removed the file: create a new one
                 former = None
         if former is None:
             self._disk.close(self._disk.open(path, empty=True))
@@ -854,6 +863,9 @@ class MessageStore:
         if self._queue_failure is not None:
             logger.info("checkpoint works again")
         self.finish_checkpoint(work)
+        while self._deleted:
+            yield no_work
+            del self._deleted[-_FREED_AT_ONCE:]
 
     def prepare_checkpoint(self) -> CheckpointWork | None:
         """Collect the data that a checkpoint has to write; None if nothing has changed.

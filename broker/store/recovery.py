@@ -35,7 +35,7 @@ _GAP_MAX: Final = 10_000_000
 _ANYWHERE: Final = 2**63
 
 QueueKey = tuple[str, int]
-#: Begin and end of each missing part of the log.
+#: Start and end offset of each missing part of the log.
 Holes = tuple[tuple[int, int], ...]
 
 
@@ -53,8 +53,8 @@ class Checkpoint:
         boot: Id of the machine's boot during which the checkpoint was written.
         topics_counter: Counter of the topic table's version that was on disk. If a start finds a table with a
             lower counter, that table is an older version.
-        given_up: Begin and end of each part of the log that is missing between its files. An operator ordered
-            the broker to go on without these parts.
+        given_up: Start and end offset of each missing part of the log. An operator ordered the broker to go
+            on without these parts.
     """
 
     log_offset: int = 0
@@ -131,16 +131,15 @@ class Recovery:
         """Cut the torn end of the log, and add missing entries to the queues.
 
         Raises:
-            StoreDamaged: If valid records follow a damaged record, or if records are missing. With
-                ``skip_damage``, these two cases raise no error. Also if a queue has a gap of more than
-                _GAP_MAX entries, with or without ``skip_damage``.
+            StoreDamaged: If valid records follow a damaged record, or if records are missing, unless
+                ``skip_damage`` is set. Also, in any case, if a queue has a gap of more than _GAP_MAX entries.
             OSError, StoreUnavailable: If the disk fails.
         """
         checkpoint = self.checkpoint
         start = self.log.min_offset
         # A power cut may remove the names of files of which nothing was synced. If anything else is missing,
-        # refuse now: the next checkpoint would contain the later begin. If an operator then brought the
-        # missing files back, the broker would remove them.
+        # refuse now. Otherwise the next checkpoint would say that the log begins after the missing files. If
+        # an operator then brought these files back, the broker would remove them.
         if (
             checkpoint is not None
             and start > checkpoint.log_min
@@ -150,7 +149,8 @@ class Recovery:
             logger.error("log files missing began=%s begins=%s", checkpoint.log_min, start)
         self._look_for_holes()
         if checkpoint is not None and self.log.padded_to == checkpoint.log_offset:
-            self.log.seal(self.log.last_start, checkpoint.log_offset)  # so that the log can begin a new file
+            # The last file ends with padding, so the next record begins a new file.
+            self.log.seal(self.log.last_start, checkpoint.log_offset)
         if checkpoint is None:
             self._look_for_log_end()
             self._drop_queues()
@@ -221,7 +221,7 @@ class Recovery:
 
     @property
     def _has_restarted(self) -> bool:
-        """True if the machine has restarted since the checkpoint, or if nobody knows that."""
+        """True if the machine has restarted since the checkpoint, or if this is unknown."""
         return self.checkpoint is None or not self.boot or self.checkpoint.boot != self.boot
 
     # Recovery of queues --------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Tables of one broker, except for its messages, and the files of these tables.
+"""Tables of one broker, and the files of these tables. Messages are in the package ``store``.
 
 This package contains the tables and their bounds. Only ``state_files.py`` accesses files.
 

@@ -26,7 +26,7 @@ CLIENT_EXPIRY_S: Final = 120.0
 #: Seconds between two checks for clients that send no heartbeats. Source: ClientHousekeepingService.
 SCAN_INTERVAL_S: Final = 10.0
 #: Approximate memory in bytes of one membership of a client in a group, of one subscription, and of one tag.
-#: The memory of the names that they contain is added to these numbers.
+#: The names that they contain are counted separately.
 _MEMBER_BYTES: Final = 400
 _SUBSCRIPTION_BYTES: Final = 700
 _TAG_BYTES: Final = 150
@@ -79,7 +79,7 @@ def _size_of(subscriptions: Iterable[SubscriptionData]) -> int:
 
 
 def _size_of_choices(data: ConsumerData) -> int:
-    """Return the memory in bytes of the names that a group stores besides its subscriptions."""
+    """Return the memory in bytes of a group's three texts: consume type, message model, start position."""
     return sum(map(_bytes_of, (data.consume_type, data.message_model, data.consume_from_where)))
 
 
@@ -92,7 +92,8 @@ class ConsumerGroup:
     """Members and subscriptions of one consumer group.
 
     Attributes:
-        size: Approximate memory in bytes of the subscriptions, and of the names of the group's choices.
+        size: Approximate memory in bytes of the subscriptions, and of the texts ``consume_type``,
+            ``message_model`` and ``consume_from_where``.
         host: Host whose memory quota counts these bytes: the host of the client that sent the group's
             last heartbeat.
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -143,6 +143,14 @@ class ParkedPulls(Generic[P]):
                 self._leave_queue(entry)
                 self._forget(entry)
                 yield entry.pull
+
+    def queues_of(self, topics: Collection[str]) -> set[tuple[str, int]]:
+        """Return the queues that belong to these topics and have waiting pulls.
+
+        This method searches all queues with waiting pulls, and not all queues of the topics, because a topic
+        may have many queues without waiting pulls.
+        """
+        return {queue for queue in self._by_queue if queue[0] in topics}
 
     def next_deadline(self) -> float | None:
         while self._deadlines and self._deadlines[0][2].gone:

@@ -17,8 +17,8 @@ _SEPARATOR = "@"
 #: offset, without its queue id.
 _PAIR_BYTES = 7
 _OFFSET_BYTES = 23
-#: If a pair has more offsets than this, :meth:`ConsumerOffsets.snapshot` does not encode them itself: that
-#: method runs in the thread of the event loop. The function that it returns encodes them.
+#: Number of offsets above which a pair is large. :meth:`ConsumerOffsets.snapshot` runs in the event loop's
+#: thread. Therefore it does not encode large pairs; the function that it returns encodes them.
 LARGE: Final = 1000
 #: Number of groups of deleted topics that one commit removes from the index of topics by group.
 SWEPT: Final = 16
@@ -28,7 +28,7 @@ DROPPED: Final = 2000
 
 
 class _LargePair:
-    """The offsets of one pair. They are encoded when they are first read; any thread may read them."""
+    """Offsets of one large pair of topic and group, encoded at the first read. Any thread may read them."""
 
     __slots__ = ("_name", "_queues", "_text")
 
@@ -41,7 +41,7 @@ class _LargePair:
         queues = self._queues
         if queues is not None:
             self._text = _encode(self._name, queues)
-            # Forget the offsets only now: another thread that finds none returns the text.
+            # Forget the offsets only after the text is stored: another thread may then return the text.
             self._queues = None
         return self._text
 
@@ -56,7 +56,7 @@ def _bytes_of(queue_ids: Collection[int]) -> int:
 
 
 class _Deleted(NamedTuple):
-    """A deleted topic, with those of its groups that the index of topics by group may still contain."""
+    """A deleted topic, with the groups for which the index of topics by group may still list this topic."""
 
     topic: str
     groups: dict[str, dict[int, int]]
@@ -176,7 +176,7 @@ class ConsumerOffsets:
     def drop_topic(self, topic: str) -> None:
         """Remove all groups' offsets of a topic, in a time that does not depend on the number of groups.
 
-        The index of topics by group, and the memory, are cleaned up in later commits, some groups in each.
+        Each later commit removes some of these groups from the index of topics by group, and frees memory.
         """
         groups = self._table.pop(topic, None)
         if groups is None:
@@ -219,7 +219,10 @@ class ConsumerOffsets:
             self._topics.pop(group, None)
 
     def _sweep(self) -> None:
-        """Remove some groups of a deleted topic from the index, unless they have new offsets in it."""
+        """Remove a deleted topic from some groups' index entries.
+
+        The entry of a group stays if the group has offsets of a new topic of the same name.
+        """
         topic, groups, encoded = self._deleted[-1]
         for _ in range(min(SWEPT, len(groups))):
             group, _ = groups.popitem()
@@ -241,7 +244,7 @@ class ConsumerOffsets:
         for topic, group in self._stale:
             queues = self._table.get(topic, {}).get(group)
             if queues is None:
-                continue  # removed after the last change
+                continue  # the pair was removed after its last change
             name = orjson.dumps(f"{topic}{_SEPARATOR}{group}")
             is_large = len(queues) > LARGE
             part = _LargePair(name, queues.copy()) if is_large else _encode(name, queues)

@@ -58,13 +58,15 @@ class Effects:
         notify: Consumer groups. The server tells their members to rebalance (request 40) before the answer is
             sent.
         changed_topics: Changed topics to register at the nameservers, in order. Each topic is registered with
-            the data version of its own change. With the version of a later change, nameservers would believe
-            that they already know that later change.
+            the data version of its own change. With the version of a later change, a nameserver would treat
+            that later change as already known.
         register_all: True if all topics must be registered.
         nameservers: True if the setting that names the nameservers may have changed.
         save_topics, save_groups: True if the table of topics or of groups has changed and must be written.
-        arrived: Queues to which this request added messages, or which it removed, as topic and queue id. The
-            server searches again for the held pulls of these queues.
+        arrived: Queues to which this request added messages, as topic and queue id. The server searches again
+            for the held pulls of these queues.
+        deleted_topics: Topics whose queues this request removed. The server searches again for the held pulls
+            of these topics.
         tell: Requests to send to clients, each with the client's connection.
         clean: True if expired files must be removed soon, at any hour.
         about: Fields of the audit log's entry, by name: the object that the request changes, its old value
@@ -78,6 +80,7 @@ class Effects:
     save_topics: bool = False
     save_groups: bool = False
     arrived: set[tuple[str, int]] = field(default_factory=set)
+    deleted_topics: set[str] = field(default_factory=set)
     tell: list[tuple[int, RemotingCommand]] = field(default_factory=list)
     clean: bool = False
     about: dict[str, str] = field(default_factory=dict)
@@ -269,8 +272,8 @@ class BrokerState:
         """Check that the table of clients can grow by the contents of a heartbeat.
 
         Raises:
-            Refusal: If the client's connection would be in more groups than allowed. Or if all clients
-                together, or the clients of this client's host, would need more bytes than allowed.
+            Refusal: If the client's connection would be in too many groups. Also if all clients together, or
+                all clients of this client's host, would need too many bytes.
         """
         counts = self.clients.groups_after(client.connection, data)
         for kind, count in zip(("consumer", "producer"), counts, strict=True):

@@ -94,8 +94,8 @@ class StateFile:
         The outcome is also stored in ``failure``.
 
         Args:
-            whole: True to write the whole table into its file and to remove the table's journal; False to
-                allow that only the changes are written, into the journal.
+            whole: True to write the whole table into its file and to remove the table's journal; False if it
+                is enough to write the changes into the journal.
         """
         version = self._version()
         waiting, self._waiting = self._waiting, []

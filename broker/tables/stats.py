@@ -56,7 +56,7 @@ class Rate:
         return 0.0
 
     def spell(self, now: float) -> str:
-        """Return the rates of all windows as request 28 returns them: three numbers separated by blanks."""
+        """Return the rates of all windows in the form of request 28: three numbers separated by blanks."""
         return " ".join(str(self.per_second(window, now)) for window in WINDOWS_S)
 
 
@@ -186,7 +186,7 @@ class Stats:
             yield
 
     def begin_day(self, day: int) -> None:
-        """Store the present totals as the totals of this morning, if a new local day has begun.
+        """If a new local day has begun, store the present totals as the totals at the start of this day.
 
         Source: BrokerStats.record.
         """

@@ -52,6 +52,12 @@ ATTRIBUTES: Final[Mapping[str, Attribute]] = {
     "reserve.time": Attribute(("-1",), changeable=True),
 }
 
+#: Largest number of a topic's attributes in one request, and largest length in characters of a text that
+#: edits them. RocketMQ's topics have fewer than ten attributes. Reading very many attributes would delay all
+#: other requests.
+ATTRIBUTES_MAX: Final = 64
+EDITS_LENGTH_MAX: Final = 4096
+
 _FORBIDDEN: Final = frozenset(
     {
         SCHEDULE_TOPIC,
@@ -199,10 +205,10 @@ class TopicConfigs:
         self.unknown_from = self.known_until if trusted else 0
 
     def follow_log(self, log_end: Callable[[], int], queue_counts: Mapping[str, int], *, now_ms: int) -> bool:
-        """Use this log's end as birth offset of later topics; return True if the table was corrected.
+        """Use the log's end as birth offset of new topics; return True if the table was corrected.
 
-        A later topic is a topic that is created after this call. A power cut may have shortened the log. A
-        birth offset beyond the log's end is then lowered to that end.
+        A power cut may have shortened the log. Birth offsets beyond the log's end are then lowered to that
+        end.
 
         Args:
             log_end: Function that returns the present end of the log.
@@ -269,7 +275,7 @@ class TopicConfigs:
         return tuple(name for name in self._configs if self.is_system(name))
 
     def begin(self, *, now_ms: int) -> None:
-        """Set a new table's version to the present time; else all new brokers would have equal versions."""
+        """Set a new table's version to the present time; new brokers would otherwise have equal versions."""
         if self._version == DataVersion():
             self._version = DataVersion(timestamp=now_ms)
 
@@ -570,11 +576,13 @@ def edit_attributes(old: Mapping[str, str] | None, edits: str) -> dict[str, str]
         old: The topic's attributes; None if the topic is new.
 
     Raises:
-        ValueError: If an edit is malformed, repeats a key, removes a key that the topic lacks, sets an
-            unsupported value, or changes an attribute that must not change.
+        ValueError: If the text is too long. Or if an edit is malformed, repeats a key, removes a key that the
+            topic lacks, sets an unsupported value, or changes an attribute that must not change.
 
     Source: AttributeParser and AttributeUtil of 5.3.3.
     """
+    if len(edits) > EDITS_LENGTH_MAX:
+        raise ValueError(f"attributes have {len(edits)} characters, allowed are {EDITS_LENGTH_MAX}")
     found = dict(old or {})
     edited: set[str] = set()
     for edit in filter(None, (part.strip() for part in edits.split(","))):

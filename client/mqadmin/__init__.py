@@ -1,4 +1,4 @@
-"""RocketMQ's command line for administrators: its subcommands, flags and printed tables (of 5.3.3).
+"""The administration tool ``mqadmin``, with the subcommands, flags and tables of RocketMQ 5.3.3.
 
 There is one module for each group of subcommands. RouteKeeper differs from RocketMQ in two ways:
 

@@ -56,7 +56,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     )
     for command in module.COMMANDS
 }
-#: Subcommands by name and alias in lower case; users may write any case. Source:
+#: Subcommands by name and by alias. The keys are in lower case, because users may write any case. Source:
 #: MQAdminStartup.findSubCommand.
 _BY_NAME: Final[Mapping[str, Command]] = {
     name.lower(): command for command in COMMANDS.values() for name in (command.name, command.alias) if name

@@ -1,4 +1,4 @@
-"""Subcommands of RocketMQ that this tool lacks, each with the reason and a substitute (no I/O, no clock)."""
+"""RocketMQ's subcommands that this tool lacks, each with the reason and a substitute."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A subcommand of RocketMQ's tool that RouteKeeper does not have.
+    """The text about a subcommand of RocketMQ's tool that RouteKeeper does not have.
 
     Attributes:
         reason: Reason why RouteKeeper does not have the subcommand.
@@ -32,7 +32,7 @@ _NO_STATIC: Final = "static topics (logical queues) are not supported"
 _NO_ROCKSDB: Final = "brokers here do not use RocksDB"
 _THEIRS: Final = "use RocketMQ's own mqadmin with RocketMQ's brokers"
 
-#: Missing subcommands by their names in RocketMQ 5.3.3. No subcommand of 4.9.7 is missing.
+#: The subcommands of RocketMQ 5.3.3 that this tool lacks. This tool has all subcommands of 4.9.7.
 ABSENT: Final[Mapping[str, Absent]] = {
     "addBroker": Absent("there are no broker containers", "start one more mqbroker"),
     "checkRocksdbCqWriteProgress": Absent(
@@ -99,6 +99,6 @@ _BY_NAME: Final = {name.lower(): name for name in ABSENT}
 
 
 def absent_line(name: str) -> str | None:
-    """Return the line that explains a missing subcommand; None if RocketMQ has no such subcommand."""
+    """Return the line to print for a subcommand in :data:`ABSENT`; None for any other name."""
     known = _BY_NAME.get(name.lower())
     return None if known is None else ABSENT[known].line(known)

@@ -22,8 +22,8 @@ from .targets import document, second_text
 from .together import ask_together, brokers_of, raise_failures
 
 _WITHIN_S: Final = 30.0
-#: Permissions that this tool accepts. A broker would read any other word of -i and -u as DENY, without an
-#: error. Source: Permission and AclConstants, 4.9.
+#: Permissions that this tool accepts. A broker would silently read any other word after -i or -u as DENY.
+#: Source: Permission and AclConstants, 4.9.
 _PERMISSIONS: Final = ("DENY", "PUB", "SUB", "PUB|SUB", "SUB|PUB")
 
 

@@ -1,4 +1,4 @@
-"""Search for a server by its address; nameservers and operators may write one address in different ways."""
+"""Search for a server by address. Nameservers and operators may write the same address differently."""
 
 from __future__ import annotations
 

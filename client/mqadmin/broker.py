@@ -17,9 +17,9 @@ _Show = Callable[[str, Mapping[str, str]], None]
 
 
 def _targets(context: Context, args: Arguments) -> list[str]:
-    """Return the address of -b, or the addresses of all brokers of the cluster of -c.
+    """Return the address given with -b, or the addresses of all brokers of the cluster given with -c.
 
-    In a cluster, each master comes before its slaves.
+    Each master of a cluster comes before its slaves.
     """
     if chosen(args) == "b":
         return [args.text("b")]

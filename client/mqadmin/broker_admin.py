@@ -110,12 +110,12 @@ def _update_topic_perm(context: Context, args: Arguments) -> int:
     changes: list[dict[str, Any]] = []
     for name, addr in addrs.items():
         try:
-            # Ask the broker: the nameserver may show another permission, as after wipeWritePerm, and knows
-            # neither the order flag nor the attributes of the topic.
+            # Read the topic from the broker, not from the nameserver. After wipeWritePerm, the nameserver
+            # shows another permission. It also knows neither the topic's order flag nor its attributes.
             before = stored_topic(context, addr, topic)
             after = replace(before, perm=perm)
             if after != before:
-                # The attributes of a request are edits, so a request without attributes keeps them all.
+                # A request's attributes are changes, so a request without attributes keeps all attributes.
                 context.run(admin.create_topic(addr, replace(after, attributes={})))
         except RemotingError as error:
             failed = context.fail(f"broker {addr}: {describe(error)}")
@@ -255,8 +255,9 @@ def _counted(context: Context, addrs: Any, name: str, key: str) -> tuple[float, 
     return tps, day
 
 
-#: Time spans in a broker's statistics, longest first. The number of messages in the last day is the first of
-#: these counts that is not 0. Source: StatsAllSubCommand.compute24HourSum.
+#: Time spans in a broker's statistics, longest first. Each span has a count of messages. As the number of
+#: messages in the last day, this tool prints the first count that is not 0. Source:
+#: StatsAllSubCommand.compute24HourSum.
 _SPANS: Final = ("statsDay", "statsHour", "statsMinute")
 
 

@@ -96,7 +96,7 @@ def _base(context: Context, cluster: str | None, as_json: bool) -> int:
 
 
 def _base_columns(runtime: Mapping[str, str], now_ms: int) -> tuple[str, ...]:
-    """Return the columns of the table from ``#Version`` on; missing figures are 0, as in RocketMQ's tool."""
+    """Return the table's columns from ``#Version`` on. Like RocketMQ's tool, replace missing figures by 0."""
 
     def figure(name: str) -> str:
         return runtime.get(name, "0") or "0"
@@ -161,12 +161,12 @@ def _document(
 
 
 def _rate(text: str | None) -> float:
-    """Return the first of the three rates (10 s, 60 s, 600 s) in a broker's text."""
+    """Return the first of three rates in a broker's text: the rate of the last 10 s."""
     return _number((text or "").split(" ")[0])
 
 
 def _number(text: str | None) -> float:
-    """Return a broker's figure; 0 if the text is no finite number."""
+    """Convert a broker's figure to a number; return 0 if the text is no finite number."""
     try:
         number = float(text or 0)
     except ValueError:
@@ -185,7 +185,7 @@ def _perm(
             if answer.response is not None:
                 count = topic_count(answer.response)
                 context.line(f"{prefix} OK, {count}")
-                if not count:  # 0 means no topics: the count includes topics that need no change
+                if not count:  # 0: the broker name has no topic (unchanged topics count, too)
                     hint = "give -b a broker name that clusterList shows"
                     reason = f"no topic of broker {broker_name!r}; {hint}"
                     code = context.fail(f"name server[{answer.addr}]: {reason}")

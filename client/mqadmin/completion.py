@@ -1,4 +1,4 @@
-"""Shell scripts that complete the options of ``mqadmin``; made from the tables of its options.
+"""Shell scripts that complete subcommands and options of ``mqadmin``, made from the list of subcommands.
 
 This module does no I/O and reads no clock.
 """
@@ -11,7 +11,7 @@ from typing import Final
 from .options import Command, Option
 
 SHELLS: Final = ("bash", "zsh")
-#: Options whose values are names of files.
+#: Long names of the options whose values are names of files.
 _FILES: Final = frozenset(
     {"file", "filename", "fileName", "token-file", "tls-ca", "tls-cert", "tls-key", "acl-file"}
 )
@@ -108,7 +108,7 @@ def _spec(option: Option, flag: str) -> str:
 
 
 def _line(text: str) -> str:
-    """Return the first sentence of a description, on one line, at most 100 characters."""
+    """Return the first sentence of a description on one line, cut after 100 characters."""
     return " ".join(text.split()).partition(". ")[0][:100]
 
 

@@ -1,4 +1,4 @@
-"""Services for subcommands: the client, standard output and error output, and reports of failures."""
+"""Services for subcommands: the client, the two output streams, and reports of failures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..errors import describe
 from ..operation import Operation
 
 T = TypeVar("T")
-#: Number of newest failures that a context keeps: some subcommands run without end.
+#: A context keeps only this many failures, the newest ones, because some subcommands run without end.
 _KEPT: Final = 1000
 
 
@@ -25,8 +25,8 @@ class Context:
 
     Attributes:
         nameservers: Nameservers from ``-n`` or NAMESRV_ADDR.
-        failures: One line for each of the newest missing answers and failed tasks. If there is any line, the
-            exit code is not 0.
+        failures: One line for each failure; only the newest lines are kept. If there is any line, the exit
+            code is not 0.
     """
 
     name: str
@@ -56,7 +56,8 @@ class Context:
     def json_list(self, items: Iterable[Any]) -> None:
         """Print a JSON array item by item.
 
-        If computing an item fails, the closing bracket is not printed, so that the output is no valid JSON.
+        If an item cannot be computed, do not print the closing bracket. The output is then no valid JSON, so
+        that readers notice the failure.
         """
         before = "["
         for item in items:
@@ -70,7 +71,7 @@ class Context:
         print(f"mqadmin {self.name}: WARNING: {printable(text)}", file=self.err, flush=True)
 
     def fail(self, reason: str | BaseException) -> int:
-        """Print a failure as one line on stderr; return 1. The final exit code is then not 0."""
+        """Print a failure as one line on stderr, store it in ``failures``, and return exit code 1."""
         text = reason if isinstance(reason, str) else describe(reason)
         self.failures.append(text)
         del self.failures[:-_KEPT]
@@ -78,7 +79,7 @@ class Context:
         return 1
 
     def report(self, answers: Iterable[EachAnswer]) -> int:
-        """Print each nameserver that failed; return the exit code: 1 if one failed, else 0."""
+        """Print a line for each nameserver that failed; return 1 if any nameserver failed, else 0."""
         answers = tuple(answers)
         failures = [answer for answer in answers if answer.error is not None]
         for answer in failures:

@@ -29,7 +29,7 @@ from .together import NO_CLUSTER, ask_together, brokers_of
 
 T = TypeVar("T")
 _WITHIN_S: Final = 60.0
-#: Settings of a broker that are exported. Source: ExportConfigsCommand.needBrokerProprties.
+#: The settings of a broker that exportConfigs exports. Source: ExportConfigsCommand.needBrokerProprties.
 _SETTINGS: Final = (
     *("brokerClusterName", "brokerId", "brokerName", "brokerRole", "fileReservedTime", "filterServerNums"),
     *("flushDiskType", "maxMessageSize", "messageDelayLevel", "msgTraceTopicName", "slaveReadEnable"),
@@ -96,10 +96,10 @@ def _write(path: Path, text: str) -> None:
 def _of_all(
     context: Context, addrs: Iterable[str], ask: Callable[[str, float], Operation[T]]
 ) -> dict[str, T]:
-    """Ask all given brokers and return their answers, by address.
+    """Ask all given brokers; return the answer of each address.
 
     Raises:
-        NotApplied: If a broker has no master, or gave no answer; an export needs all answers.
+        NotApplied: If a broker name has no master, or a broker gave no answer. An export needs all answers.
     """
     addrs = list(addrs)
     if context.failures:
@@ -205,7 +205,7 @@ def _export_metadata(context: Context, args: Arguments) -> int:
 
     documents = _of_all(context, addrs, ask)
     name = "topic.json" if topics else "subscriptionGroup.json" if groups else "metadata.json"
-    if "b" in args and (topics or groups):  # with -b and one table, export the broker's own document
+    if "b" in args and (topics or groups):  # one table of one broker: export the answer as it is
         return _export(context, args, name, documents[args.text("b")])
     document: Document = {"exportTime": wall_clock.now_ms()}
     if not groups:
@@ -224,7 +224,7 @@ def _merged(documents: Iterable[Document], table: str, summed: Iterable[str]) ->
 
     Args:
         table: JSON member that contains the table.
-        summed: Settings whose values are added up over all brokers: numbers of queues.
+        summed: Names of settings whose values are added up over all brokers. They are numbers of queues.
     """
     merged: dict[str, Document] = {}
     for document in documents:
@@ -270,7 +270,7 @@ _DAY: Final = ("normalOneDayInNum", "normalOneDayOutNum", "transOneDayInNum", "s
 
 
 def _figures(context: Context, addr: str, within_s: float) -> Operation[Document]:
-    """Ask one broker for its figures for exportMetrics; all requests together take up to ``within_s``."""
+    """Ask one broker for the figures of exportMetrics, in at most ``within_s`` seconds for all requests."""
     deadline_s = (yield from read_clock()).now_s + within_s
 
     def left_s() -> Operation[float]:
@@ -335,7 +335,7 @@ def _figures(context: Context, addr: str, within_s: float) -> Operation[Document
 
 
 def _counted(context: Context, addr: str, topic: str, left_s: float) -> Operation[tuple[float, int]]:
-    """Return a topic's incoming messages per second in the last minute, and its messages in the last day."""
+    """Return a topic's new messages: per second in the last minute, and their number in the last day."""
     try:
         body = yield from _call(
             context,
@@ -359,10 +359,10 @@ def _counted(context: Context, addr: str, topic: str, left_s: float) -> Operatio
 
 
 def _rate(runtime: Mapping[str, str], *names: str) -> float:
-    """Return a figure's rate per second in the last ten seconds: the first of three rates in its text.
+    """Return a broker's rate per second in the last 10 s, which is the first of three rates in the text.
 
     Args:
-        names: Possible names of the figure; the first name that the broker sends is used.
+        names: Possible names of the rate. The first name that the broker sends is used.
     """
     for name in names:
         if name in runtime:

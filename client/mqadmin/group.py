@@ -55,7 +55,7 @@ def _consumer_progress(context: Context, args: Arguments) -> int:
             {"group": group, "consumeTps": tps, "diffTotal": lag, "inflightTotal": inflight, "queues": queues}
         )
         return code
-    # RocketMQ's own title line has no blank before its last word, so print no blank there.
+    # Print no blank before the last word of this title line: RocketMQ's tool prints none there.
     title = _PROGRESS.format("#Topic", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset")
     title += f"{'#Client IP':<20} " if with_ip else ""
     context.line(f"{title}{'#Diff':<20} {'#Inflight':<20}#LastTime")
@@ -79,7 +79,7 @@ def _consumer_progress(context: Context, args: Arguments) -> int:
 
 
 def _asked_for_progress(context: Context, group: str, topic: str | None, cluster: str | None) -> list[str]:
-    """Return the masters to ask for a group's progress.
+    """Return the addresses of the masters to ask for a group's progress.
 
     They are the masters of the group's retry topic. If the retry topic has no route, they are the masters of
     the given topic.
@@ -93,10 +93,10 @@ def _asked_for_progress(context: Context, group: str, topic: str | None, cluster
 
 
 def _members_of_queues(context: Context, group: str) -> dict[MessageQueue, str]:
-    """Ask each member for its queues; return the member's IP address for each queue.
+    """Ask each member of a group for its queues; return a member's IP address for each queue.
 
-    The IP address is the first part of the client id. The result lacks the queues of members that do not
-    answer.
+    The IP address is the first part of the member's client id. Queues of members that do not answer are
+    missing in the result.
     """
     admin = context.client.admin
     found: dict[MessageQueue, str] = {}
@@ -119,7 +119,7 @@ _GROUP: Final = "{:<64}  {:<6}  {:<24} {:<5}  {:<14}  {:<7}  {}"
 
 
 def _all_progress(context: Context, args: Arguments) -> int:
-    """Print every group that has a retry topic, with its number of members, its rate and its lag."""
+    """Print each group that has a retry topic: the number of members, the consumption rate and the lag."""
     as_json, failed = args.json(), 0
     rows: list[dict[str, Any]] = []
     for topic in context.run(context.client.admin.topic_list()).topics:
@@ -170,7 +170,7 @@ def _group_progress(context: Context, group: str) -> dict[str, Any]:
 
 
 def _inflight(offset: ConsumeOffset) -> int:
-    """Return the number of messages that were pulled but not consumed; 0 for brokers of 4.9."""
+    """Return the number of messages that were pulled but not consumed; 0 if the broker is of version 4.9."""
     return max(0, offset.pull_offset - offset.consumer_offset)
 
 

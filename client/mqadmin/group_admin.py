@@ -57,7 +57,7 @@ def _update_sub_group(context: Context, args: Arguments) -> int:
     config = SubscriptionGroupConfig(
         group_name=args.text("g"),
         consume_enable="s" not in args or args.flag("s", "consumeEnable"),
-        # flag() returns False for an absent option; RocketMQ's tool sends the same default.
+        # flag() returns False for an absent option. RocketMQ's tool sends False in this case, too.
         consume_from_min_enable=args.flag("m", "consumeFromMinEnable"),
         consume_broadcast_enable=args.flag("d", "consumeBroadcastEnable"),
         retry_queue_nums=args.number("q", "retryQueueNums", 1, low=0, high=1024),
@@ -92,7 +92,7 @@ _POLICIES: Final = ("EXPONENTIAL", "CUSTOMIZED")
 
 
 def _asked_of_5(args: Arguments) -> dict[str, Any]:
-    """Return the settings of the command line that only 5.x brokers know, by their JSON names."""
+    """Return those settings from the command line that only 5.x brokers know, by their JSON names."""
     found: dict[str, Any] = {}
     if "o" in args:
         found["consumeMessageOrderly"] = args.flag("o", "consumeMessageOrderly")
@@ -163,7 +163,7 @@ def _delete_sub_group(context: Context, args: Arguments) -> int:
         return failed
     for topic in (RETRY_PREFIX + group, DLQ_PREFIX + group):
         if ask_each(context, addrs, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}):
-            failed = 1  # the broker's next registration would bring the topic back
+            failed = 1  # keep the topic at the nameservers: the next registration would restore it
             continue
         failed |= context.report(context.run(admin.delete_topic_in_nameservers(topic, args.text("c"))))
     return failed
@@ -207,8 +207,9 @@ def _get_consumer_config(context: Context, args: Arguments) -> int:
 def _reset_offset_by_time(context: Context, args: Arguments) -> int:
     text = args.text("s")
     if text in ("-1", "now"):
-        # The end of each queue. Do not send the present time for "now": a broker of 4.9 would go to the last
-        # message, and the group would consume it again. 4.9 and 5.3 read other negative numbers differently.
+        # -1 means the end of each queue. Do not send the current time for "now". A broker of 4.9 would then
+        # set the offset of the last message, and the group would consume this message again. Send no other
+        # negative number, because 4.9 and 5.3 interpret it differently.
         wall_ms = -1
     else:
         wall_ms = instant(args, "s")
@@ -239,10 +240,10 @@ def _reset_offset_by_time(context: Context, args: Arguments) -> int:
 
 
 def _require_one_queue_resets(context: Context, addr: str) -> None:
-    """Check that a broker obeys the queue id in the request to reset offsets.
+    """Check that a broker can reset the offset of one queue: that it obeys the queue id in the request.
 
-    Other brokers ignore the queue id and reset every queue of the topic: brokers of 4.9, and brokers of 5.x
-    with ``useServerSideResetOffset=false``.
+    Brokers of 4.9, and brokers of 5.x with ``useServerSideResetOffset=false``, ignore the queue id and reset
+    every queue of the topic.
 
     Raises:
         NotApplied: If the broker would reset every queue.
@@ -283,9 +284,10 @@ def _reset(
     title: str,
     as_json: bool,
 ) -> int:
-    """Request each broker to reset a group's offsets; return the exit code.
+    """Ask each broker to reset a group's offsets; return the exit code.
 
-    Brokers of 4.9 refuse the reset if the group has no members. This tool then sets the offsets itself.
+    Brokers of 4.9 refuse the reset if the group has no members. In this case, this tool sets the offsets
+    itself (:func:`_roll_back`).
 
     Args:
         addrs: Addresses of the brokers, by broker name.
@@ -325,11 +327,12 @@ def _print_reset(
     offsets: Mapping[MessageQueue, int],
     rolled: Sequence[tuple[MessageQueue, int, int, int, int]],
 ) -> None:
-    """Print a line for each queue. Queues whose offsets this tool set itself have a table with more columns.
+    """Print a line for each queue, in one or two tables.
 
     Args:
         offsets: New offsets of all queues.
-        rolled: Queues whose offsets this tool set itself, each with its four offsets.
+        rolled: Queues whose offsets this tool set itself, each with the four offsets of :func:`_roll_back`.
+            They are printed in a table of their own, with more columns.
     """
     if rolled:
         context.line("  ".join(f"{name:<20}" for name in _ROLLED).rstrip())
@@ -396,8 +399,9 @@ def _clone_group_offset(context: Context, args: Arguments) -> int:
     as_json, done, lacking = args.json("O"), list[str](), list[str]()
 
     def copy(addr: str, before: RemotingCommand) -> None:
-        # Brokers also answer success if they copied nothing. A running source group changes its offsets all
-        # the time. So the target group's offsets are compared with their old values, not with the source's.
+        # A broker answers success even if it copied nothing. To notice that, compare the target group's
+        # offsets with their old values. Do not compare them with the source group's offsets, because a
+        # running group changes its offsets all the time.
         wanted, old = (offsets_by_queue(before.body, topic, group) for group in (source, target))
         call = context.client.admin.call
         context.run(call(addr, RequestCode.CLONE_GROUP_OFFSET, ext))
@@ -429,11 +433,11 @@ def _clone_group_offset(context: Context, args: Arguments) -> int:
 
 
 def offsets_by_queue(table: bytes, topic: str, group: str) -> dict[bytes, bytes]:
-    """Return a group's offsets in a topic's queues, by queue id, as digits.
+    """Return a group's offset for each queue id of a topic; both are digits in bytes.
 
     Args:
-        table: A broker's answer to request 43. It has the offsets of all groups, so it may be too large to be
-            read as a whole.
+        table: A broker's answer to request 43. It has the offsets of all groups, and may be too large to
+            decode.
     """
     key = re.escape(orjson.dumps(f"{topic}@{group}"))
     found = re.search(key + rb"\s*:\s*\{([^{}]*)\}", table)
@@ -586,7 +590,8 @@ def _consumer_status(context: Context, args: Arguments) -> int:
     if args.json() or "i" in args:
         context.json(infos)
         return failed
-    # RocketMQ's tool writes each client's full report to a file. Here -i or -o json print these reports.
+    # RocketMQ's tool writes each client's full report to a file. In this tool, -i or -o json prints the
+    # reports.
     context.line(f"{'#Index':<10} {'#ClientId':<40} {'#Version':<20} #Queues")
     for number, (client_id, info) in enumerate(infos.items(), 1):
         queues = len(as_object(info.get("mqTable") or {}, "queues"))

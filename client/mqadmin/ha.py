@@ -1,4 +1,4 @@
-"""Subcommand haStatus: prints how much of a broker's log its slaves have copied."""
+"""Subcommand haStatus, which prints how much of a broker's log its slaves have copied."""
 
 from __future__ import annotations
 

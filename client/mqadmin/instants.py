@@ -29,6 +29,6 @@ def instant(args: Arguments, short: str) -> int:
     except ValueError:  # Python also refuses to read a number of thousands of digits
         raise UsageError(f"-{short} {text!r}, allowed currentTimeMillis|yyyy-MM-dd#HH:mm:ss:SSS") from None
     if wall_ms < 0:
-        # Brokers take a negative time for the end of the queue.
+        # Brokers treat a negative time as the end of the queue.
         raise UsageError(f"-{short} {text!r} is before 1970-01-01 00:00 UTC; 0 is the beginning")
     return wall_ms

@@ -1,4 +1,4 @@
-"""Texts in the form that Java prints, for scripts that parse the output of RocketMQ's tool.
+"""Texts in the form in which Java prints them, for scripts that parse the output of RocketMQ's tool.
 
 This module does no I/O and reads no clock.
 """
@@ -18,7 +18,7 @@ from routekeeper.remoting.wall_clock import local_text
 
 from ..queue_reader import ReceivedMessage
 
-#: Text of each of the 256 byte values. A byte has a sign in Java, so the texts are "0" to "127", then "-128"
+#: Text of each of the 256 byte values. Java's bytes have a sign, so the texts are "0" to "127", then "-128"
 #: to "-1".
 _SIGNED: Final = tuple(str(byte - 256 if byte > 127 else byte) for byte in range(256))
 #: Number of bytes that are converted to text in one step.
@@ -127,7 +127,7 @@ def queue_text(queue: MessageQueue) -> str:
 
 
 def message_text(message: ReceivedMessage, *, min_offset: int, max_offset: int) -> str:
-    """Return a message as text, in the form of MessageExt.toString; the body is a list of signed bytes.
+    """Return a message in the form of MessageExt.toString; the body is a list of signed bytes.
 
     Args:
         min_offset, max_offset: Lowest and highest offset of the message's queue. Java's consumer adds these
@@ -150,8 +150,8 @@ def message_text(message: ReceivedMessage, *, min_offset: int, max_offset: int) 
 
 
 def _signed_bytes(body: bytes) -> str:
-    # Convert 64 KB at a time: a list with one text for each byte of a large body would take many times the
-    # memory of the result.
+    # Convert 64 KB at a time. A list with a text for each byte of a large body would need much more memory
+    # than the result.
     starts = range(0, len(body), _PIECE)
     return ", ".join(", ".join(map(_SIGNED.__getitem__, body[at : at + _PIECE])) for at in starts)
 
@@ -168,7 +168,7 @@ def front(text: str, size: int) -> str:
 
 
 def route_text(route: TopicRouteData) -> str:
-    """Return a route as fastjson prints it: indented by tabs, keys that are numbers without quotes."""
+    """Return a route as fastjson prints it: with tabs, and without quotes around keys that are numbers."""
     return _pretty(
         {
             "brokerDatas": [_broker(data) for data in route.broker_datas],
@@ -185,7 +185,7 @@ def route_text(route: TopicRouteData) -> str:
 
 
 def route_document(route: TopicRouteData) -> dict[str, Any]:
-    """Return a route as a JSON document; keys that are numbers in Java are text in this document."""
+    """Return a route as a JSON document; keys that are numbers in Java become texts."""
     return {
         "brokerDatas": [
             _broker(data) | {"brokerAddrs": {str(i): addr for i, addr in sorted(data.broker_addrs.items())}}
@@ -228,7 +228,7 @@ def _pretty(value: Any, depth: int) -> str:
         if not value:
             return "{}"
         if all(isinstance(key, int) for key in value):
-            # If the keys of a map are numbers, fastjson prints only one line break: before the closing brace.
+            # If a map's keys are numbers, fastjson prints a line break only before the closing brace.
             return (
                 "{"
                 + ",".join(f"{key}:{_pretty(item, depth + 1)}" for key, item in value.items())

@@ -1,7 +1,7 @@
-"""Checks whether a server made a change for which it answered success (no I/O, no clock).
+"""Checks whether a server really made a change for which it answered success.
 
-RocketMQ's servers answer success although they ignore an unknown setting, a value that they cannot read, or
-an attribute that their release does not know.
+RocketMQ's servers ignore an unknown setting, a value that they cannot read, or an attribute that their
+release does not know, but they answer success. This module does no I/O and reads no clock.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def check_kept(settings: Mapping[str, str], key: str, value: str) -> None:
 
 
 def _equal(one: str, other: str) -> bool:
-    """Return True if two texts mean the same value; servers write numbers and booleans in their own form."""
+    """Return True if two texts mean the same value; a server may write numbers and booleans differently."""
     if one.strip().casefold() == other.strip().casefold():
         return True
     try:
@@ -53,9 +53,9 @@ def _equal(one: str, other: str) -> bool:
 
 
 def has_attributes(present: object, edits: Mapping[str, str]) -> bool:
-    """Return True if attributes have the values that edits set.
+    """Return True if a server's attributes have the values that the requested edits set.
 
-    The edit ``+name: value`` sets the attribute ``name``; the edit ``-name`` removes it.
+    The edit ``+name: value`` sets the attribute ``name``; the edit ``-name`` removes this attribute.
     """
     have = present if isinstance(present, Mapping) else {}
     return all(

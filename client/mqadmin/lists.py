@@ -22,7 +22,7 @@ from .kept import has_attributes
 from .options import Arguments, Command, Option, UsageError
 from .together import ask_together, brokers_of, raise_failures
 
-#: Largest size in bytes of the file with the list. This limit also bounds the size of a request.
+#: Largest size in bytes of the file with the list. This also limits the size of a request.
 _SIZE_MAX: Final = 8 << 20
 #: Two time limits in seconds: _WITHIN_S for all brokers together, _CALL_S for one request to one broker.
 _WITHIN_S: Final = 120.0
@@ -40,17 +40,17 @@ _OF_5: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """Data that differ between a list of topics and a list of groups.
+    """The differences between a list of topics and a list of groups.
 
     Attributes:
         name: JSON member that contains the name of a topic or group.
         member: JSON member of the request that contains the list.
         read: Request that returns all topics or groups of a broker.
         table: JSON member of the answer to ``read`` that contains the topics or groups.
-        settings: Reads the settings of one topic or group from a file; returns them in the form of the
-            request.
+        settings: Function that converts one item of the file to the form that a request contains.
         known: Names of all settings.
-        done: RocketMQ's words for the success at a single broker, and at each broker of a cluster.
+        done: Texts that RocketMQ's tool prints after success: for a single broker, and for each broker of a
+            cluster.
     """
 
     word: str
@@ -162,8 +162,8 @@ def _submit(
 ) -> Operation[None]:
     """Send a list to a broker, and check that the broker stored it.
 
-    If one topic of the list is unchanged, RocketMQ 5.3's broker ignores the whole list and still answers
-    success. So if the broker lacks some items after the first request, send only these items once more.
+    If one topic of the list is unchanged, a broker of RocketMQ 5.3 ignores the whole list, but answers
+    success. So if items are missing at the broker after the first request, send only these items once more.
 
     Raises:
         NotApplied: If the broker did not store some of the items.

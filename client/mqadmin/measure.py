@@ -26,7 +26,8 @@ from .together import NO_CLUSTER
 _SIZE_MAX: Final = 4 * 1024 * 1024
 _COUNT_MAX: Final = 10_000_000
 _PIECE: Final = "hello jodie"
-#: Time zone of the times in log lines of clusterRT. Source: CLusterSendMsgRTCommand.getCurTime.
+#: Offset of the time zone in log lines of clusterRT, as in RocketMQ's tool. Source:
+#: CLusterSendMsgRTCommand.getCurTime.
 _GMT_8: Final = timedelta(hours=8)
 
 
@@ -168,7 +169,7 @@ def _measure(
     count: int,
     room: str | None,
 ) -> None:
-    """Send ``count`` messages to the topic that has the broker's name; print one line with the durations.
+    """Send ``count`` messages to the topic that has the broker's name; print one line with the mean duration.
 
     Args:
         name: Name of the broker and of the topic.

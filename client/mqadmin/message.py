@@ -148,7 +148,7 @@ def _print_queue(context: Context, consumer: TopicReader, queue: MessageQueue, f
 
 
 def pull_status(code: int) -> str:
-    """Return Java's name for the status of a pull's answer."""
+    """Return the name that RocketMQ's tool prints for the status of a pull."""
     return _STATUS[ResponseCode(code)]
 
 

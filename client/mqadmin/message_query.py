@@ -32,7 +32,7 @@ _RESULTS_MAX: Final = 64
 
 
 class Match(NamedTuple):
-    """A message that was found; its body is decompressed only when the message is printed.
+    """A message that a search found. The body is decompressed only when the message is printed.
 
     Attributes:
         message: The message without its body.
@@ -53,7 +53,7 @@ def matches_in(body: bytes, broker_name: str = "") -> list[Match]:
 
 
 def with_bodies(context: Context, matches: Iterable[Match]) -> Iterator[ReceivedMessage]:
-    """Yield each message with its body, and decompress only one body at a time.
+    """Yield each message with its body; decompress only one body at a time.
 
     Report messages that cannot be read.
     """
@@ -74,11 +74,12 @@ def _show(
 ) -> int:
     """Print messages one after the other. If nameservers are given, also print the tracks of each message.
 
-    A track is the outcome of a message in one consumer group. The body is printed as text. RocketMQ's tool
-    writes the body to a file and prints the file's name.
+    A track is the outcome of a message in one consumer group. This tool prints the body as text; RocketMQ's
+    tool writes the body to a file and prints the file's name.
 
     Args:
-        with_id: True to begin with the offset message id, which contains broker address and log offset.
+        with_id: True to print the offset message id first. It contains the broker's address and the offset in
+            its log.
 
     Returns:
         The exit code: 1 if the groups of a topic cannot be read.
@@ -176,14 +177,14 @@ def _query_by_id(context: Context, args: Arguments) -> int:
 
 
 def _by_id(context: Context, message_id: str, topic: str | None, cluster: str | None) -> list[Match]:
-    """Return the message with this offset message id, or else the topic's message with this unique id."""
+    """Return the message with this offset message id; if there is none, the message with this unique id."""
     try:
         host, offset = parse_offset_message_id(message_id)
         ext = {"offset": str(offset), "topic": topic or ""}
         answer = context.run(context.client.admin.call(str(host), RequestCode.VIEW_MESSAGE_BY_ID, ext))
         return matches_in(answer.body)
     except RemotingError:
-        # Both kinds of ids have 32 hexadecimal digits, so the id may be a unique id.
+        # The id may be a unique id, because both kinds of ids have 32 hexadecimal digits.
         found = [] if topic is None else _by_unique_id(context, topic, message_id, cluster)
         if not found:
             raise
@@ -201,7 +202,7 @@ def _by_unique_id(context: Context, topic: str, key: str, cluster: str | None) -
 
 
 def _consume_directly(context: Context, args: Arguments, matches: Iterable[Match], *, as_json: bool) -> int:
-    """Let one member of a group consume messages now, even if the group has consumed them before."""
+    """Make one member of a group consume messages now, even if the group has consumed them before."""
     if "g" not in args or "d" not in args:
         raise UsageError(
             "-g and -d belong together: give the group, and the client id of its member that consumes"
@@ -229,7 +230,7 @@ def _consume_directly(context: Context, args: Arguments, matches: Iterable[Match
 
 
 def _query(context: Context, topic: str, key: str, ext: dict[str, str], cluster: str | None) -> list[Match]:
-    """Return a topic's messages with a key, from all masters or only from those of one cluster.
+    """Return a topic's messages with a key, from all masters or only from the masters of one cluster.
 
     Report brokers that fail to answer.
     """
@@ -246,7 +247,7 @@ def _query(context: Context, topic: str, key: str, ext: dict[str, str], cluster:
 
 
 def _none(context: Context, text: str) -> int:
-    """Return exit code 1 after a search without a result; report ``text`` if every broker answered."""
+    """Return exit code 1 after a search without a result; if no failure was reported yet, report ``text``."""
     return 1 if context.failures else context.fail(text)
 
 
@@ -345,7 +346,7 @@ def _print_msg(context: Context, args: Arguments) -> int:
 def pulls(
     context: Context, consumer: TopicReader, queue: MessageQueue, expression: str, first: int, last: int
 ) -> Iterator[PullResult]:
-    """Pull the messages from offset ``first`` to ``last`` - 1, and yield the results of the pulls.
+    """Pull the messages from offset ``first`` to ``last`` - 1; yield the result of each pull.
 
     The last result may also contain later messages. Report unreadable messages.
     """

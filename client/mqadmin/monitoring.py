@@ -1,4 +1,4 @@
-"""Subcommand startMonitoring: prints the lag of groups, and members that consume nothing."""
+"""Subcommand startMonitoring, which reports the lag of groups and members that consume nothing."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _ROUND_S: Final = 60
 _WITHIN_S: Final = 30.0
 #: Oldest client version whose members report their state. Source: MQVersion.V3_1_8_SNAPSHOT.
 _VERSION_MIN: Final = 62
-#: Two times in ms. _STARTED_MS: the members' subscriptions are compared only if the member with the lowest
-#: client id (text order) started more than this time ago. _SILENT_MS: a queue is reported if no message of
-#: the queue was consumed for more than this time. Source: ConsumerRunningInfo.
+#: Do not compare the members' subscriptions until this many ms after the start of one member: the member
+#: whose client id comes first in text order. Source: ConsumerRunningInfo.
 _STARTED_MS: Final = 2 * 60 * 1000
+#: A queue is reported if this many ms have passed without a consumed message. Source: ConsumerRunningInfo.
 _SILENT_MS: Final = 60 * 1000
 _PREFIX: Final = "[MONITOR] "
 _NOTIFY: Final = f"{_PREFIX} [NOTIFY] "
@@ -175,7 +175,7 @@ def _report_members(context: Context, group: str, addrs: Sequence[str], online: 
 
 
 def member_lines(infos: Mapping[str, Info], *, now_ms: int) -> Iterable[str]:
-    """Yield lines about faults of a group's members, from the state that each member reported.
+    """Yield lines about faults that a group's members show in the states that they reported.
 
     Raises:
         RemoteProtocolError: If a report has an unexpected form.

@@ -60,7 +60,7 @@ def _update_config(context: Context, args: Arguments) -> int:
 
 
 def _checked(changed: EachAnswer, shown: EachAnswer, name: str, value: str) -> EachAnswer:
-    """Return a nameserver's answer to a change; an error if its settings then lack the change.
+    """Return a nameserver's answer to a change, or an error if the nameserver did not make the change.
 
     Args:
         shown: The nameserver's settings after the change.

@@ -1,6 +1,6 @@
-"""Parsing of command lines, and help texts in the form of RocketMQ's tool (no I/O, no clock).
+"""Parsing of command lines, and help texts, both as in RocketMQ's tool.
 
-RocketMQ's tool uses PosixParser and HelpFormatter of commons-cli.
+RocketMQ's tool uses PosixParser and HelpFormatter of commons-cli. This module does no I/O and reads no clock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _USAGE: Final = "usage: "
 
 
 class UsageError(Exception):
-    """The command line is wrong. The text gives the reason; commons-cli's words are used if they exist."""
+    """The command line is wrong. The text says why, in the words of commons-cli if it has such an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Option:
 
     Attributes:
         short: Short name; empty for an option that has only a long name.
-        group: Name of a group of options; exactly one option of a group must be given. None for no group.
+        group: Name of a group of options, or None. Exactly one option of a group must be given.
         own: True for an option of RouteKeeper that RocketMQ lacks; the help lists it after RocketMQ's
             options.
         refused: Reason why this tool cannot do what the option requests; None if it can.
@@ -75,8 +75,8 @@ OUTPUT_LONG: Final = Option(
 )
 
 
-#: Options that every subcommand has. They select the tool's keys and certificate, and the tool's checks of
-#: servers' certificates.
+#: Options of every subcommand. They select the keys and the certificate that the tool uses, and how the tool
+#: checks servers' certificates.
 SECURITY: Final = (
     Option(
         short="",
@@ -158,7 +158,7 @@ class Arguments:
         return number
 
     def flag(self, short: str, name: str) -> bool:
-        """Return an option's value true or false; False if the option is absent.
+        """Return the value of a true/false option; False if the option is absent.
 
         Raises:
             UsageError: If the text is neither true nor false.
@@ -218,8 +218,8 @@ def parse(command: Command, argv: Sequence[str]) -> Arguments:
 
     Raises:
         UsageError: If an option is unknown or lacks its value, if a required option is missing, or if two
-            options of one group are given. Also if the subcommand changes something and a word belongs to no
-            option: the user may have made a mistake, so the subcommand must change nothing.
+            options of one group are given. Also if a word belongs to no option, unless the subcommand only
+            reads. Such a word may be a mistake, and a mistake must change nothing.
     """
     by_name: dict[str, Option] = {}
     for option in command.all_options:
@@ -302,7 +302,7 @@ def _check_groups(command: Command, values: Mapping[str, str]) -> None:
 
 
 def help_text(command: Command) -> str:
-    """Return RocketMQ's description of a subcommand, followed by the description of RouteKeeper's options."""
+    """Return the help text of a subcommand: RocketMQ's text, then the options that only RouteKeeper has."""
     theirs = sorted((o for o in command.all_options if not o.own), key=lambda option: option.name.lower())
     ours = [option for option in command.all_options if option.own]
     lines = _wrap(_USAGE + f"mqadmin {command.name} " + _syntax(theirs), len(_USAGE))

@@ -44,7 +44,8 @@ _HTTP_DEFAULT: Final = "127.0.0.1:9880"
 _TOKEN_SIZE_MAX: Final = 4096
 #: Largest number of topics whose routes routeDiff compares, if no topic is given.
 _TOPICS_MAX: Final = 1000
-#: Largest number of differences of one kind that routeDiff prints; it only counts further differences.
+#: Largest number of differences of one kind that routeDiff prints. Of further differences, it prints only the
+#: number.
 _SHOWN_MAX: Final = 50
 
 _HTTP: Final = Option(
@@ -100,7 +101,7 @@ def _addresses(context: Context, args: Arguments) -> tuple[tuple[str, ...], list
 
 
 def _group(context: Context, args: Arguments) -> tuple[Group, list[str]]:
-    """Return the nameservers with an HTTP address as a group, and a reason for each other nameserver."""
+    """Return a group of the nameservers with an HTTP address, and a reason for each other nameserver."""
     addresses, missing = _addresses(context, args)
     token = None
     if "k" in args:
@@ -180,10 +181,10 @@ def _raft_status(context: Context, args: Arguments) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Status:
-    """A nameserver's own report of its state in the group.
+    """A nameserver's report of its own state in the raft group.
 
     Attributes:
-        contact_ms: Milliseconds since the last contact with the leader. On the leader: since the last contact
+        contact_ms: Milliseconds since the nameserver's last contact with the leader; for the leader itself,
             with a majority. None if there was no contact.
         waiting_for: Reason why the nameserver does not serve reads and writes. Empty if the nameserver serves
             reads and writes, or names no reason.
@@ -259,7 +260,7 @@ def _status_row(address: str, status: _Status) -> tuple[str, ...]:
 
 
 def _missing_links(found: Mapping[str, _Status]) -> list[str]:
-    """Return a line for each member to which a nameserver has no link.
+    """Return a line for each member to which at least one nameserver has no link.
 
     The line lists the nameservers that have no link to the member.
     """
@@ -274,10 +275,10 @@ def _missing_links(found: Mapping[str, _Status]) -> list[str]:
 
 
 def _strength(found: Mapping[str, _Status]) -> list[str]:
-    """Return a line if the leader does not reach all voters, else nothing.
+    """Return a warning if the leader does not reach all voters, else an empty list.
 
-    The line contains the number of voters that the leader reaches. It warns if the loss of one more voter
-    would leave no majority.
+    The warning contains the number of voters that the leader reaches. It says so if the loss of one more
+    voter would leave no majority.
     """
     for status in found.values():
         if status.role == "leader":
@@ -290,7 +291,7 @@ def _strength(found: Mapping[str, _Status]) -> list[str]:
 
 
 def _print_members(context: Context, found: Mapping[str, _Status]) -> None:
-    """Print the members of the group.
+    """Print the voters and learners of the raft group.
 
     During a change of members, nameservers may report different members. Then print each list of members
     together with the nameservers that report it.
@@ -325,7 +326,7 @@ def _change(
 def _members_line(done: Done) -> str:
     try:
         members = ", ".join(as_texts(done.document.get("members"), "members"))
-    except RemoteProtocolError:  # ignore the incomplete answer, because the change was made
+    except RemoteProtocolError:  # the answer is incomplete, but the change was made
         members = "unknown"
     return f"members: {members}"
 
@@ -405,7 +406,7 @@ def _explain_route(context: Context, args: Arguments) -> int:
 
 
 def _readable(value: Any, depth: int) -> list[str]:
-    """Return a JSON value as indented lines: one line for each name, and one for each value in a list."""
+    """Return a JSON value as indented lines. Each name, and each value of a list, has its own line."""
     indent = "  " * depth
     lines: list[str] = []
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""The keys and certificates that mqadmin uses, and its checks of servers' certificates.
+"""The keys and certificates that mqadmin uses, and the way in which it checks servers' certificates.
 
-They are read from the command line and the environment.
+This module reads these settings from the command line and the environment.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ def credentials_of(args: Arguments, environment: Mapping[str, str]) -> Credentia
     named, home = args.get("acl-file"), environment.get("ROCKETMQ_HOME")
     if named is not None:
         path = Path(named)
-    elif home and os.path.exists(Path(home) / _TOOLS_FILE):  # never raises, unlike Path.exists
+    elif home and os.path.exists(Path(home) / _TOOLS_FILE):  # os.path.exists never raises
         path = Path(home) / _TOOLS_FILE
     else:
         return None
-    # Import these modules only here: most commands sign no requests and would start later.
+    # Import these modules only here, so that commands without a signature start faster.
     from routekeeper.remoting.acl.accounts import AclFileError
     from routekeeper.remoting.acl.loading import read_keys
 

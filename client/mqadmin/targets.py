@@ -18,14 +18,15 @@ from ..errors import NotApplied, describe
 from .context import Context
 from .options import Arguments, Option, UsageError
 
-#: Option that restricts a topic's brokers to one cluster. Some subcommands of RocketMQ's tool ignore this
-#: option.
+#: The option ``-c``, which restricts a topic's brokers to one cluster. In RocketMQ's tool, some subcommands
+#: ignore it.
 CLUSTER: Final = Option(
     short="c",
     long="cluster",
     description="Cluster name or lmq parent topic, lmq is used to find the route.",
 )
-#: Prefix of the names of light message queues; such a queue has no own route. Source: MixAll.LMQ_PREFIX.
+#: Prefix of the names of light message queues. Such a queue has no route of its own. Source:
+#: MixAll.LMQ_PREFIX.
 _LMQ_PREFIX: Final = "%LMQ%"
 
 #: Names of RocketMQ's releases by the version number that clients and brokers send. Source: MQVersion.
@@ -65,11 +66,11 @@ def version_text(version: int) -> str:
 
 
 def masters_of_topic(context: Context, topic: str, cluster: str | None = None) -> dict[str, str]:
-    """Return the addresses of the masters that have a topic, by broker name.
+    """Return the masters that have a topic: the address for each broker name.
 
     Args:
-        cluster: Name of the only cluster whose brokers are returned. If ``topic`` is a light message queue:
-            name of the topic whose route the queue uses.
+        cluster: If given, return only brokers of this cluster. But if ``topic`` is a light message queue,
+            this is the name of the topic whose route the queue uses.
 
     Raises:
         NotApplied: If ``cluster`` is given, and no master was found.
@@ -93,10 +94,10 @@ def masters_of_topic(context: Context, topic: str, cluster: str | None = None) -
 def masters_of_cluster(
     context: Context, info: ClusterInfo, cluster: str, *, with_slaves: bool = False
 ) -> dict[str, str]:
-    """Return the address of each master of a cluster, by broker name; report brokers without a master.
+    """Return the master's address for each broker name of a cluster; report broker names without a master.
 
     Args:
-        with_slaves: True if the caller asks the slaves as well. Only the text of the reports depends on it.
+        with_slaves: True if the caller asks slaves, too. This affects only the text of the reports.
     """
     found = masters(info, cluster)
     for name in sorted(info.cluster_addr_table.get(cluster, ())):
@@ -107,7 +108,7 @@ def masters_of_cluster(
 
 
 def _report_masterless(context: Context, broker_name: str, *, slaves: bool = False) -> None:
-    """Report a broker name that has no master. Later reports of the same name are left out.
+    """Report a broker name that has no master, but report each name only once.
 
     Args:
         slaves: True if the broker's slaves are asked.
@@ -121,7 +122,7 @@ def _report_masterless(context: Context, broker_name: str, *, slaves: bool = Fal
 
 
 def stored_topic(context: Context, addr: str, topic: str) -> TopicConfig:
-    """Return the settings of a topic that a broker has stored.
+    """Return the settings that a broker has stored for a topic.
 
     Raises:
         NotApplied: If the broker does not have the topic.
@@ -144,7 +145,7 @@ def says_absent(error: RemotingError) -> bool:
 
 
 def masters_of_group(context: Context, group: str, cluster: str | None = None) -> list[str]:
-    """Return the masters that know a consumer group, which are the masters of its retry topic."""
+    """Return the masters that know a consumer group: the masters of the group's retry topic."""
     return list(masters_of_topic(context, RETRY_PREFIX + group, cluster).values())
 
 
@@ -160,7 +161,7 @@ def chosen(args: Arguments) -> str:
     """Return ``b`` or ``c``: the option that selects the brokers; ``b`` if both options are given.
 
     Raises:
-        UsageError: If neither option was given. RocketMQ's tool does nothing in this case, without an error.
+        UsageError: If neither option was given. RocketMQ's tool then does nothing and reports no error.
     """
     for short in ("b", "c"):
         if short in args:
@@ -169,7 +170,7 @@ def chosen(args: Arguments) -> str:
 
 
 def first_online(context: Context, addrs: Iterable[str], group: str) -> ConsumerConnection | None:
-    """Return a group's members, or None if no member is online.
+    """Return the group's members that are online; None if there are none.
 
     Ask the brokers one after the other until a broker knows members. One broker is enough, because all
     members connect to every broker.
@@ -207,7 +208,7 @@ def cluster_info(context: Context) -> ClusterInfo:
 def chosen_masters(
     context: Context, args: Arguments, *, everywhere: bool = False, with_slaves: bool = False
 ) -> list[str]:
-    """Return the broker of -b, or the masters of the cluster of -c.
+    """Return the address given with -b, or the masters of the cluster given with -c.
 
     Args:
         everywhere: True to return the masters of all clusters if neither option is given.
@@ -243,8 +244,8 @@ def ask_each(
     """Send a request to brokers one after the other; report failures; return the exit code.
 
     Args:
-        done: Called with each broker's address and its successful answer. A broker for which it raises a
-            RemotingError has failed.
+        done: Called with each broker's address and successful answer. If it raises a RemotingError, the
+            broker counts as failed.
     """
     failures = count = 0
     for addr in addrs:

@@ -1,4 +1,4 @@
-"""Requests to several brokers at the same time, within one time limit for all."""
+"""Requests to several brokers at the same time, with one time limit for all requests together."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .options import Arguments
 from .targets import chosen, cluster_info, masters_of_cluster
 
 T = TypeVar("T")
-#: Largest number of requests at the same time. With one request after the other, a broker that does not
-#: answer would delay all following brokers.
+#: Largest number of requests at the same time. If the requests were sent one after the other, a broker that
+#: does not answer would delay all following requests.
 _AT_ONCE: Final = 16
 NO_CLUSTER: Final = "Make sure the specified clusterName exists or the name server connected to is correct."
 
@@ -28,7 +28,7 @@ def ask_together(
     """Ask several brokers or clients concurrently; return the results and the failures.
 
     Args:
-        places: Addresses of brokers, or client ids. They are the keys of both results.
+        places: Addresses of brokers, or client ids. They are the keys of both dicts in the result.
         ask: Operation that asks one broker or client, within the given number of seconds.
         within_s: Time limit in seconds for all requests together. Requests that have not begun by then are
             not sent.
@@ -75,7 +75,7 @@ def raise_failures(what: str, failures: Mapping[str, RemotingError], *, of: int)
 
 
 def brokers_of(context: Context, args: Arguments, *, with_slaves: bool = False) -> list[str]:
-    """Return the broker of -b, or the masters of the cluster of -c.
+    """Return the address given with -b, or the masters of the cluster given with -c.
 
     Args:
         with_slaves: True to return slaves as well.

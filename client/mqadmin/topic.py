@@ -115,7 +115,8 @@ def _delete_topic(context: Context, args: Arguments) -> int:
     addrs = all_addrs(info, cluster)
     if not addrs:
         return context.fail(f"no broker in cluster {cluster!r}. {_NO_CLUSTER}")
-    masters_of_cluster(context, info, cluster, with_slaves=True)  # a missing master still has the topic
+    # Report broker names without a master: an absent master may still have the topic.
+    masters_of_cluster(context, info, cluster, with_slaves=True)
     failures = 0
     for addr in addrs:
         try:
@@ -204,7 +205,7 @@ def _topic_list(context: Context, args: Arguments) -> int:
 
 
 def _cluster_and_groups(context: Context, info: ClusterInfo, topic: str) -> tuple[str, tuple[str, ...]]:
-    """Return a topic's cluster and consumer groups; both are empty if the topic was deleted meanwhile."""
+    """Return a topic's cluster and consumer groups; both are empty if the topic does not exist any more."""
     admin = context.client.admin
     try:
         route = context.run(admin.topic_route(topic))
@@ -269,7 +270,7 @@ def _topic_status(context: Context, args: Arguments) -> int:
 
 
 def _put_tps(body: bytes) -> float:
-    """Return the put rate that a 5.x broker includes in its answer; 0 for other brokers."""
+    """Return the rate of new messages that a 5.x broker's answer includes; 0 for other brokers."""
     try:
         members = loads(body, ANSWER)
     except RemoteProtocolError:

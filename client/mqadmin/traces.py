@@ -61,7 +61,7 @@ def decode_traces(body: bytes, message_id: str) -> Iterator[Trace | Unreadable]:
 
 
 def _sent(fields: Sequence[str]) -> Trace:
-    flag = {13: 12, 14: 13}.get(len(fields), 13)  # index of the success flag: 12 before 4.3, 13 from 4.3 on
+    flag = {13: 12, 14: 13}.get(len(fields), 13)  # index of the success flag: 12 before RocketMQ 4.3, then 13
     return Trace(
         kind=PUB,
         message_id=fields[5],

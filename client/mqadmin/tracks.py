@@ -1,4 +1,4 @@
-"""The outcome of a message in each consumer group of its topic, which RocketMQ calls message tracks."""
+"""Message tracks: the outcome of a message in each consumer group of the message's topic."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Track:
 
 
 def kind_of(members: ConsumerConnection, message: ReceivedMessage, *, passed: bool) -> str:
-    """Return the outcome of a message in a group that has members.
+    """Return RocketMQ's name for the outcome of a message in a group that has members.
 
     Args:
         passed: True if the group's offset in the message's queue is beyond the message. This argument is
@@ -84,9 +84,9 @@ def _track_in(context: Context, group: str, brokers: dict[str, str], message: Re
             return Track(group, "NOT_ONLINE", "no member is online")
         return Track(group, kind_of(members, message, passed=_passed(context, group, brokers, message)))
     except RemotingError as error:
-        # A broker creates the retry topic when the group's first member comes. A missing retry topic may mean
-        # that the group never had a member, or that a nameserver has just started and does not know the topic
-        # yet.
+        # A broker creates the retry topic when the group's first member connects. If the retry topic is
+        # missing, the group may never have had a member. Or a nameserver has just started and does not know
+        # the topic yet.
         never = isinstance(error, ResponseError) and error.code == ResponseCode.TOPIC_NOT_EXIST
         reason = "no route of its retry topic: perhaps it never had a member" if never else describe(error)
         return Track(group, "UNKNOWN", " ".join(reason.split()))

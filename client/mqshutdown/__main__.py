@@ -1,4 +1,4 @@
-"""``mqshutdown broker|namesrv``: stops the servers of this installation, as RocketMQ's script does."""
+"""The command ``mqshutdown broker|namesrv``, which stops the servers of this installation."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Final
 
 from routekeeper.remoting.terminal import print_any_text
 
-#: Servers that can be stopped: word on the command line, and name of the program. The order is the order of
-#: stopping. Brokers come first, because they unregister at the nameservers when they stop.
+#: The program's name for each word on the command line. Servers are stopped in this order. Brokers come
+#: first, because a broker that stops unregisters at the nameservers.
 _PROGRAMS: Final = {"broker": "mqbroker", "namesrv": "mqnamesrv"}
 _MODULES: Final = {"routekeeper.broker": "mqbroker", "routekeeper.nameserver": "mqnamesrv"}
 #: Options of the Python interpreter whose value is the next word of the command line.
 _VALUED: Final = ("-X", "-W")
-#: Longest time in seconds to wait until a server has ended. A server itself waits up to 30 s for running
-#: requests before it ends.
+#: Longest time in seconds to wait for the end of the servers. A server waits up to 30 s for running requests
+#: before it ends.
 _ENDS_WITHIN_S: Final = 60.0
 _PROC: Final = Path("/proc")
 _USAGE: Final = """usage: mqshutdown broker|namesrv ...
@@ -34,8 +34,8 @@ class Server:
     """A process that runs one of RouteKeeper's servers.
 
     Attributes:
-        started: Start time of the process in ticks of the system's clock. If a later process gets the same
-            id, its start time is different.
+        started: Start time of the process in ticks of the system's clock. It distinguishes this process from
+            a later process with the same id.
     """
 
     program: str

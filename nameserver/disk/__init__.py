@@ -1,9 +1,8 @@
-"""Access to the disk, in the independent mode and in the raft mode.
+"""Access to the disk, for both modes.
 
 This package defines which bytes and file names survive a power cut, and contains the code for the real disk.
 Other packages define the content of the files.
 
-files.py      all access to the disk: files that are replaced as a whole, names that are synced
-
-directory.py  a data directory: its lock, and the mode to which it belongs
+    files.py      all access to the disk; it replaces whole files and syncs file names
+    directory.py  a data directory: its lock, and the mode to which it belongs
 """

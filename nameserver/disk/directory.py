@@ -1,4 +1,4 @@
-"""A data directory. One process at a time locks it, and it belongs to one mode forever.
+"""A data directory: one process at a time may lock it, and it belongs to one mode forever.
 
 The process locks ``ROOT/lock``. ``ROOT/identity.json`` names the mode; raft members store more values in that
 file.

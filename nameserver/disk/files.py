@@ -25,8 +25,8 @@ from routekeeper.remoting.files import open_regular, read_regular
 
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
-#: Errors that mean "disk or limit is full now" on the file systems that we know: no space, over the quota, or
-#: no free descriptors.
+#: Errors by which file systems report that the disk is full or a limit is reached: no space, over the quota,
+#: file too large, or no free descriptors.
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE})
 #: Largest size in bytes of a file that is read whole. Journals and snapshots stay far below it.
 FILE_SIZE_MAX: Final = 16 * 1024**3
@@ -150,7 +150,7 @@ class Files:
 
 
 def write_all(file: File, offset: int, data: bytes | bytearray | memoryview) -> None:
-    """Write all data, in as many calls as needed, because one call may write less."""
+    """Write all data. This may need several calls, because one call may write only a part."""
     done, size = 0, len(data)
     while done < size:
         written = file.write_at(offset + done, memoryview(data)[done:] if done else data)

@@ -1,13 +1,14 @@
 """The route table over HTTP: JSON for people, scripts and dashboards.
 
-This folder holds all code that speaks HTTP, and the bodies of its answers. No code here decides a route.
+This folder holds all code of the nameserver for HTTP, and the bodies of its answers. No code here decides
+which route a topic has.
 
-    app.py             HttpServer: the served paths, limits
+    app.py             the server, HttpServer: its paths and its limits
     reads.py           reads of the table
     shortcut.py        blocking route queries, answered without aiohttp
     lists.py           lists, page by page and in steps
     order.py           the sorted list of topics, updated by changes
-    lane.py            long work on the table, in slices between other work of the event loop
+    lane.py            the lane: a queue for long work on the table, run in short slices
     coding.py          JSON and gzip in steps, entity tags, cursors
     watch.py           the events that a watch sends, after a given event id
     watchers.py        the clients that watch, and their bounds

@@ -1,8 +1,8 @@
 """Administration of a raft group over HTTP: its members, its leader and its snapshots.
 
-Anybody may read the status, like all other reads over HTTP. Changes of the group need the token of
-``--http-token-file``. Without that flag, the nameserver refuses them. Only the leader makes changes: other
-members answer 421 and name the leader.
+Anybody may read the status, like all other reads over HTTP. A request that changes the group must send the
+token of ``--http-token-file``. Without that flag, the nameserver refuses all changes. Only the leader makes
+changes. The other members answer 421 and name the leader.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class RaftAdmin:
         address = _member(request.match_info["address"])
         status = self._operations().raft_status()
         if status.role == "leader" and address not in (known := status.members or ()):
-            # Refuse an address that is no member. Its removal would change nothing and succeed, so nobody
-            # would notice a misspelt address.
+            # Refuse an address that belongs to no member. Otherwise the request would change nothing but
+            # report success, and nobody would notice a misspelt address.
             raise Problem(409, f"{address} is no member; the members are {', '.join(known)}")
         change = member.changes.remove_member(address, deadline=deadline)
         await self._done(request, f"remove member {address}", change)
@@ -186,7 +186,7 @@ class RaftAdmin:
 
 
 async def _download(request: web.Request, path: Path) -> web.StreamResponse:
-    """Send a file in pieces, read by a thread that only this download uses.
+    """Send a file in pieces. A thread of its own reads the file.
 
     A hung disk then blocks neither the shared threads nor the end of the process.
     """

@@ -1,8 +1,13 @@
 """The nameserver's HTTP server: reads, metrics, administration, and the web page of the console.
 
-Answers are JSON; errors are problem details (RFC 9457). Every answer from the table states four things: the
-mode, the index (revision of the answer's content), whether a leader is known, and the age of the last contact
-with the group.
+Answers are JSON. The body of an error answer is a problem details object (RFC 9457). Every answer with data
+from the route table also contains:
+
+- the mode, independent or raft;
+- the index: the table's revision that last changed the requested data;
+- the epoch, within which indexes may be compared;
+- whether a leader is known;
+- how long ago this nameserver was last in contact with a majority of its raft group.
 """
 
 from __future__ import annotations
@@ -81,10 +86,11 @@ class HttpServer:
     def __post_init__(self) -> None:
         self.consistency.changes.begin(self.consistency.view(Freshness.STALE))
         self._lane = Lane()
-        # Requests for health have a gate of their own, so that a load balancer need not wait behind others.
+        # Requests for health have their own queue, so that load balancers need not wait behind other clients.
         self._gate, self._health_gate = Gate(), Gate()
         self._metrics = Metrics(self.consistency, self.server, version=self.version)
-        self._exposition = 0.0, b""  # the last text of /metrics, and the loop time when it was begun
+        # The last text of /metrics, after the loop time at which the server began to make it.
+        self._exposition = 0.0, b""
         self.reads = Reads(self.consistency, self.settings, self._lane, answered=self._metrics.answered)
         token = Token(self.token)
         self._admin = RaftAdmin(self.consistency, token=token)
@@ -280,8 +286,8 @@ class HttpServer:
     @Serves("GET", "/metrics", "The metrics in Prometheus's text format 0.0.4.", {}, answer=TEXT)
     async def get_metrics(self, request: web.Request) -> web.Response:
         """Return the metrics for Prometheus."""
-        # Requests that wait at the same time share one text, which is begun after all of them arrived: many
-        # clients must not multiply this work.
+        # A request may get the last text if that text was begun after the request arrived. So requests that
+        # wait at the same time share one text.
         connection, (made_at, text) = request.protocol, self._exposition
         if not isinstance(connection, HttpConnection) or connection.since >= made_at:
             now, text = asyncio.get_running_loop().time(), self._metrics.exposition()

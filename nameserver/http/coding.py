@@ -1,6 +1,6 @@
 """Encoding of answers: JSON in steps, gzip in steps, entity tags, and cursors of pages.
 
-No I/O and no clock.
+This module does no I/O and reads no clock.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ def object_of(members: Iterable[tuple[str, Any]]) -> Steps[Parts]:
     return parts
 
 
-#: Placeholder for a list while the rest of an answer is encoded. JSON never contains a zero byte.
+#: Placeholder for a list while the rest of an answer is encoded: a zero byte, which JSON never contains.
 IN_PARTS: Final = msgspec.Raw(b"\0")
 
 
 def put_in(answer: msgspec.Struct, parts: Parts) -> bytes:
-    """Encode an answer whose placeholder :data:`IN_PARTS` is replaced by a list."""
+    """Encode an answer, and put a list in the place of its placeholder :data:`IN_PARTS`."""
     head, tail = msgspec.json.encode(answer).split(b"\0")
     pieces = [head, parts.brackets[:1]]
     for number, part in enumerate(parts.inner):
@@ -119,7 +119,7 @@ def cursor_of(*place: str) -> str:
 
 
 def place_of(cursor: str, length: int) -> tuple[str, ...]:
-    """Return the position in a list that a cursor names, as ``length`` texts.
+    """Return the position in a list that a cursor names. It consists of ``length`` texts.
 
     Raises:
         ValueError: If the cursor is invalid or belongs to another kind of list.

@@ -1,4 +1,4 @@
-"""Changes of the KV configuration over HTTP. They need the token, and the sender may add conditions."""
+"""Changes of the KV configuration over HTTP. A change needs the token, and may have conditions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from .token import Token, deadline_of, read_body
 
 #: Largest body in bytes. JSON escapes may make the text of the largest value twice as long as the value.
 BODY_MAX: Final = 2 * KV_ENTRY_BYTES_MAX + 4096
-#: Status of a change that is applied but not stored on the disk. Other errors mean that nothing changed.
+#: Status of the error answer if a change was applied, but could not be stored on the disk. After any other
+#: error status, nothing has changed.
 _NOT_KEPT: Final = 507
 
 
@@ -79,7 +80,7 @@ class KvChanges:
     async def _change(
         self, request: web.Request, code: RequestCode, *, deadline: float, **value: str
     ) -> RouteView:
-        """Apply a change if its conditions hold; return the table with the change."""
+        """Apply a change if its conditions hold; return the table that contains the change."""
         namespace, key = request.match_info["namespace"], request.match_info["key"]
         fields = {"namespace": namespace, "key": key, **value}
         while True:
@@ -100,7 +101,10 @@ class KvChanges:
             return view
 
     async def _view(self, request: web.Request, *, deadline: float) -> RouteView:
-        """Return the table; for a conditional change the newest one, so that no old value is checked."""
+        """Return the table; for a conditional change, the newest table.
+
+        Otherwise the conditions would be checked against an old value.
+        """
         conditional = "If-Match" in request.headers or "If-None-Match" in request.headers
         grouped = self._consistency.operations is not None
         freshness = Freshness.LINEARIZABLE if conditional and grouped else Freshness.DEFAULT

@@ -1,4 +1,7 @@
-"""Long HTTP work on the table: one task after another, in slices between other work of the event loop."""
+"""The lane: a queue for long HTTP work on the table.
+
+The tasks run one after another, in short slices. Other work of the event loop runs between two slices.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _T = TypeVar("_T")
 
 
 class Lane:
-    """Runner of one HTTP server's long tasks (listing, encoding, compressing), in short slices.
+    """A queue of one HTTP server's long tasks: listing, encoding, compressing. It runs them in short slices.
 
     Attributes:
         waiting: Number of unfinished tasks.
@@ -38,8 +41,8 @@ class Lane:
         """Run a task after all earlier tasks; return its result.
 
         Args:
-            is_wanted: Function called before the task begins. If it returns False, no client waits any more,
-                and the task does not run.
+            is_wanted: Function called before the task begins. It returns False if no client waits for the
+                result any more; the task then does not run.
 
         Raises:
             Problem: With status 503 if too many tasks wait already.

@@ -1,7 +1,7 @@
 """Lists of the table's content, page by page and in steps.
 
-This module does no I/O. A list contains all changes up to the answer's index. It may contain later changes
-too.
+This module does no I/O. The index of an answer is a revision of the table. The list contains all changes up
+to this revision, and may contain later changes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Wanted(NamedTuple):
     """The requested part of a list.
 
     Attributes:
-        contains: Text that names must contain, in lower case. Names are compared in lower case.
+        contains: Text in lower case that the names, converted to lower case, must contain.
         after: The last entry of the previous page, or None for the first page.
         limit: Largest number of entries; None requests all remaining entries.
     """
@@ -52,7 +52,7 @@ class Page(NamedTuple):
 
 
 class InCluster:
-    """Test for topics of one cluster: a topic is accepted if a broker of the cluster has it.
+    """Test whether a topic belongs to one cluster: a broker of the cluster must have the topic.
 
     The test caches results by queue set, because most topics share a few queue sets.
 
@@ -95,7 +95,7 @@ def topics_page(view: RouteView, order: TopicOrder, wanted: Wanted) -> Steps[Pag
 def _some(
     names: Iterable[str], limit: int | None, accept: Callable[[str], bool] | None = None
 ) -> Steps[tuple[list[str], bool]]:
-    """Return the first accepted names up to the limit, and True if more names follow."""
+    """Return the first accepted names, up to the limit, and True if there are more accepted names."""
     found: list[str] = []
     for chunk in in_chunks(names):
         found += chunk if accept is None else filter(accept, chunk)
@@ -146,7 +146,8 @@ def broker_answers(
     """Yield the public data of each broker.
 
     Args:
-        last_seen_s: Function that returns the age of a broker's last message in seconds. None omits the age.
+        last_seen_s: Function that returns the age of a broker's last message in seconds. With None, the data
+            do not contain the age.
     """
     for record in records:
         age_s = None if last_seen_s is None else last_seen_s(record.broker)

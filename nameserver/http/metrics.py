@@ -21,7 +21,8 @@ from routekeeper.remoting.http.exposition import histograms
 from routekeeper.remoting.output import lines_dropped, lines_left_out
 from routekeeper.remoting.transport.server_hooks import hook_figures
 
-# Without this call, each counter and histogram would have one more series, which nobody reads.
+# Without this call, each counter and histogram would also have a series with the time of its creation, which
+# nobody reads.
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 #: Upper bounds of the histogram of HTTP answer times, in seconds. A blocking query takes up to 60 s.
@@ -150,7 +151,7 @@ class Metrics(Collector):
         yield family("mqnamesrv_connections_by_kind", _KINDS, by_kind)
 
     def _broker_families(self, view: RouteView) -> Iterable[Metric]:
-        """Yield metrics of brokers that left the table and of brokers that send nothing."""
+        """Yield metrics about brokers that left the table and about silent brokers."""
         departures = self._consistency.departures
         by_reason = [({"reason": reason.value}, departures.get(reason, 0)) for reason in _REASONS]
         yield family("mqnamesrv_brokers_gone_total", "Brokers that left the table, by reason.", by_reason)
@@ -239,7 +240,7 @@ _FIGURES: Final = (
 
 
 def raft_families(status: GroupStatus) -> Iterable[Metric]:
-    """Yield the figures of ``raft_status`` as metrics. It skips figures that are absent or None."""
+    """Yield the figures of ``raft_status`` as metrics. Skip figures that are absent or None."""
     for figure, help_ in _FIGURES:
         value = getattr(status, figure.removesuffix("_total"))
         if isinstance(value, (int, float)):  # A bool is an int in Python, so flags become 0 or 1.

@@ -83,7 +83,8 @@ _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
         "the nameserver answers at once. Allowed only with index.",
     },
     "wait": {
-        # Give no default in the schema: generated clients would send it without an index, which is an error.
+        # Give no default in the schema: generated clients would send the default even in requests without an
+        # index, and such requests are refused.
         "schema": {"type": "string", "pattern": r"^[0-9]{1,4}(\.[0-9]{1,3})?s?$"},
         "description": "Longest wait in seconds, up to 60s. Without wait: 30s. Allowed only with index.",
     },
@@ -151,12 +152,13 @@ class Serves:
 
     Attributes:
         said: Description of the answer.
-        answer: Type of the answer's body. None takes the type from the handler's annotation. A dictionary is
+        answer: Type of the answer's body. None stands for the return type of the handler. A dictionary is
             used in the document as it is.
-        problems: Descriptions of error statuses, by status. The default only describes unknown parameters.
+        problems: Descriptions of error statuses, by status. By default, only the error for unknown parameters
+            is described.
         query: Names of query parameters, separated by blanks.
         body: Type or content of the request's body; None if the request needs no body.
-        tagged: True if the answer has an entity tag. A client that already has this version gets status 304.
+        tagged: True if the answer has an entity tag. A client that sends the current tag gets status 304.
         headers: Descriptions of the request headers that the handler reads, by name.
     """
 

@@ -1,4 +1,6 @@
-"""Sorted names, kept up to date in steps. The time for a page does not depend on the table's size.
+"""A table's topic names in sorted order, updated in steps.
+
+The time to read a page does not depend on the table's size.
 
 This module does no I/O.
 """
@@ -27,12 +29,12 @@ class TopicOrder:
     def __init__(self, view: Callable[[], RouteView], log: ChangeLog) -> None:
         self._view = view
         self._log = log
-        self._at: tuple[int, int] | None = None  # epoch and revision up to which changes are applied
-        self._blocks: list[list[str]] = []  # the sorted names, in blocks that are never empty
+        self._at: tuple[int, int] | None = None  # epoch and revision of the last applied change
+        self._blocks: list[list[str]] = []  # the sorted names; no block is empty
         self._lasts: list[str] = []  # the last name of each block
 
     def catching_up(self) -> Steps[None]:
-        """Apply all changes of the log, including changes that arrive during the steps."""
+        """Apply all changes in the change log, including changes that arrive during the steps."""
         log = self._log
         while self._at != (log.epoch, log.revision):
             at = self._at

@@ -25,7 +25,7 @@ HEADERS: Final = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
 }
-#: Headers of an error whose cause may end within a second: the client may then ask again.
+#: Headers of an error whose cause may end within a second. They tell the client to ask again.
 ASK_AGAIN: Final = {"Retry-After": "1"}
 #: Titles of RFC 9110 for statuses for which some Python releases have an older title.
 _TITLES: Final = {413: "Content Too Large"}
@@ -35,8 +35,8 @@ class Problem(Exception):
     """An error answer with problem details (RFC 9457).
 
     Args:
-        headers: Headers in addition to those of every answer.
-        more: Further members of :class:`ProblemDetails`.
+        headers: Additional headers of this answer.
+        more: Additional fields of :class:`ProblemDetails`.
     """
 
     def __init__(

@@ -33,7 +33,8 @@ from .shortcut import ROUTE_PATH, Asked, Waiting
 
 #: Longest ``wait`` of a blocking query, in seconds.
 WAIT_MAX_S: Final = 60.0
-#: Longest wait of a read for its freshness, in seconds. Reads of default freshness give up earlier.
+#: Longest time that a read waits for sufficiently fresh data, in seconds. Reads of default freshness give up
+#: earlier.
 READ_WITHIN_S: Final = 2.45
 _Read = TypeVar("_Read", bound=answers.Read)
 _WAIT: Final = re.compile(r"(\d{1,4}(?:\.\d{1,3})?)s?")
@@ -47,7 +48,7 @@ class Reads:
     Attributes:
         order: The sorted topics; only tasks in the lane may use them.
         waits: Timeouts of the blocking queries that wait inside a handler.
-        waiting: Blocking route queries that wait without a handler.
+        waiting: Blocking route queries that wait without a handler; see :mod:`.shortcut`.
     """
 
     def __init__(
@@ -73,8 +74,7 @@ class Reads:
 
         Revisions can be compared only if this number and the table's epoch are equal. In independent mode,
         every start of the process has a number of its own. In raft mode, all members of a group have the same
-        number. A member without log entries does not know its group: it may still join another group than the
-        one that it would found.
+        number. A member without log entries does not know this number yet: it may still join a group.
         """
         if not self._life:
             if (operations := self._consistency.operations) is None:
@@ -88,16 +88,18 @@ class Reads:
         return self._life
 
     def end(self) -> None:
-        """Answer every blocking query with the present state. Later queries do not wait."""
+        """Answer every blocking query with the present state, and let no later query wait."""
         self.ended = True
         self.waiting.end()
         now = asyncio.get_running_loop().time()
         for limit in self.waits:
-            if not limit.expired():  # An expired timeout cannot be changed, and its query ends anyway.
+            if not limit.expired():  # An expired timeout cannot be moved, and its query ends anyway.
                 limit.reschedule(now)
 
     async def view(self, request: web.Request, *, known: frozenset[str] = frozenset()) -> RouteView:
-        """Return the view with the requested freshness. If needed, wait for contact or for a read barrier.
+        """Return the view with the requested freshness.
+
+        If needed, wait for contact with a leader or for a read barrier.
 
         Args:
             known: Allowed query parameters in addition to ``consistency``.
@@ -125,7 +127,7 @@ class Reads:
 
         Args:
             index: Index of the requested topic; None uses the table's index.
-            members: Values of the fields of ``kind``.
+            members: Values of the other fields of ``kind``.
         """
         status = self._consistency.status()
         independent = status.role == "independent"
@@ -155,7 +157,7 @@ class Reads:
 
         Args:
             member: Name of the answer's JSON member that holds the list.
-            make: Function that makes the page; it returns None if the list does not exist.
+            make: Function that makes the page. Its result is None if the list does not exist.
             parts: Number of texts in a cursor of this list.
         """
         wanted = _wanted(request, parts=parts)
@@ -184,7 +186,10 @@ class Reads:
         return await self._lane.run(work(), is_wanted=lambda: request.transport is not None)
 
     def _tag(self, index: int, *more: object) -> str:
-        """Return a weak entity tag: answers with equal tags may state different ages of contact."""
+        """Return a weak entity tag.
+
+        It is weak because two answers with the same tag may contain different ages of the last contact.
+        """
         parts = self.life, self._consistency.changes.epoch, index, *more
         return f'W/"{"-".join(map(str, parts))}"'
 
@@ -408,7 +413,10 @@ def whole_number(request: web.Request, name: str) -> int | None:
 
 
 def _blocking(request: web.Request) -> tuple[int | None, int | None, float]:
-    """Return the index above which a blocking query waits, its epoch, and its longest wait in seconds."""
+    """Return a blocking query's index, its epoch and its longest wait in seconds.
+
+    The query waits until the requested data have a greater index.
+    """
     for name in ("wait", "epoch"):
         if name in request.query and "index" not in request.query:
             raise Problem(400, f"{name} needs index")

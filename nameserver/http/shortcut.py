@@ -2,15 +2,15 @@
 
 A client that watches a topic repeats the same request; only the number in ``index`` differs. aiohttp handles
 the first request. This module recognises later requests of the same connection by their bytes. Since only the
-number differs, the results of reading and checking the first request hold for the later requests too.
+number differs, a later request need not be parsed and checked again.
 
 Such queries for one topic wait in one list, without a task for each query. A change of the topic answers all
 of them with one encoded answer. aiohttp still handles the unusual cases:
 
 - a topic without a route,
-- a read while there is no contact with a leader,
-- a large answer,
-- more bytes from the client before its answer.
+- a query while this member has no contact with a leader,
+- an answer larger than :data:`BODY_MAX`,
+- a client that sends more bytes before it has the answer.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Asked(NamedTuple):
 
 
 _Form = tuple[str, Freshness, bool]
-"""Topic, freshness and use of gzip of a query.
+"""A query's topic and freshness, and whether its answer may use gzip.
 
 Queries with equal values that are answered at the same moment get equal answers.
 """
@@ -114,7 +114,7 @@ class Waiting:
         self._respond = respond
         self._answered = answered
         self._topics: dict[str, dict[_Query, None]] = {}
-        self._due: dict[str, None] = {}  # topics that have changed, whose queries must be answered
+        self._due: dict[str, None] = {}  # changed topics, whose queries must be answered
         self._ended = False
 
     def __len__(self) -> int:
@@ -122,7 +122,10 @@ class Waiting:
         return sum(map(len, self._topics.values()))
 
     def learn(self, request: web.Request, asked: Asked) -> None:
-        """Remember an answered query, if later queries of the connection can be recognised by their bytes."""
+        """Remember an answered query, so that the connection's later queries are recognised by their bytes.
+
+        Do nothing if they cannot be recognised in this way.
+        """
         connection = request.protocol
         if not isinstance(connection, HttpConnection) or asked.freshness is Freshness.LINEARIZABLE:
             return
@@ -166,7 +169,7 @@ class Waiting:
         return query
 
     def end(self) -> None:
-        """Answer all queries. Later queries do not wait."""
+        """Answer all queries, and let no later query wait."""
         self._ended = True
         answers: dict[_Form, bytes | None] = {}
         for queries in list(self._topics.values()):
@@ -188,7 +191,7 @@ class Waiting:
         self._due[topic] = None
 
     def _answer_due(self) -> None:
-        """Answer the next queries whose topic has changed. Encode equal answers only once."""
+        """Answer up to :data:`AT_ONCE` queries whose topic has changed. Encode equal answers only once."""
         answers: dict[_Form, bytes | None] = {}
         view = self._consistency.view(Freshness.STALE)
         room = AT_ONCE

@@ -1,4 +1,4 @@
-"""Requirements of changes over HTTP: the token of ``--http-token-file``, a deadline, a bounded body."""
+"""Checks for requests that change something: the token of ``--http-token-file``, a deadline, a bounded body."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from .problems import Problem, check_query
 
 log = logging.getLogger(__name__)
 
-#: Default time limit of a change, in seconds. It is long, because a new member must first catch up.
+#: Default time limit of a change, in seconds. It is long because a new member must first catch up with the
+#: log.
 TIMEOUT_S: Final = 30.0
 #: Largest time limit that a request may name, in seconds. It must be below the time after which the server
 #: closes silent HTTP connections.
@@ -94,7 +95,7 @@ async def read_body(request: web.Request, *, limit: int) -> bytes:
                     break
             else:
                 return bytes(body)
-        # The client has closed the connection, so only the log of requests shows this error.
+        # The client has closed the connection, so this error appears only in the log of requests.
         except ConnectionError as error:
             raise Problem(400, "the connection ended before the body did") from error
     raise Problem(413, f"a body of at most {limit} bytes is taken here")

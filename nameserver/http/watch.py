@@ -1,4 +1,4 @@
-"""One watch: the server-sent events for all changes of a table after an event id.
+"""One watch: it makes server-sent events for all changes of a table, beginning after a given event id.
 
 This module does no I/O. An id names a revision of the table, so in a raft group a watcher can continue at any
 member. An event without an id is one part of a larger change. If the connection ends after such an event, the
@@ -67,7 +67,7 @@ class Place(NamedTuple):
 class Reset(msgspec.Struct, frozen=True, kw_only=True):
     """Data of a ``reset`` event: the client must discard all earlier data.
 
-    The whole state follows if the client requested it.
+    If the client requested the whole state, further events contain it.
     """
 
     reason: str
@@ -145,7 +145,7 @@ class Watch:
     Args:
         life: Number of the process or raft group that has the table; see :attr:`.reads.Reads.life`.
         order: The sorted topics.
-        place: Progress that the watcher had reached before; None for a new watcher.
+        place: Progress of the watcher over an earlier connection; None for a new watcher.
     """
 
     def __init__(
@@ -157,16 +157,16 @@ class Watch:
         self._wanted = wanted
         self._begins = place is None
         self._place = place
-        self._told_until: str | None = None  # last topic sent while the whole state is being sent, in steps
-        self._state: Place | None = None  # progress that the watcher reaches with the state being sent
-        self._told_of = 0  # number of topics already sent of a change that is too large for one read
+        self._told_until: str | None = None  # last topic of the whole state that was sent
+        self._state: Place | None = None  # progress of the watcher after the whole state
+        self._told_of = 0  # if a change is too large for one read: number of its topics that were sent
         self._members: GroupMembers | None = None
         self._console: ConsoleChange | None = None
         self._looked_at = 0
 
     @property
     def revision(self) -> int:
-        """Revision up to which the watcher has received all changes; -1 if there is none yet."""
+        """Revision up to which the watcher has received all changes; -1 if it has received none yet."""
         return self._place.revision if self._place is not None else -1
 
     @property
@@ -243,7 +243,10 @@ class Watch:
         return events
 
     def _changes(self, view: RouteView, changes: list[Change]) -> Steps[list[bytes]]:
-        """Return events that name each changed entry once. Handle at most :data:`LOOK_MAX` topics."""
+        """Return events for the changes since the last read, with each changed entry once.
+
+        Handle at most :data:`LOOK_MAX` topics.
+        """
         kinds, place = self._wanted.kinds, self._place
         assert place is not None
         topics: dict[str, None] = {}
@@ -283,7 +286,7 @@ class Watch:
             events += self._brokers(view, above=above, removed=left, index=place.revision)
             yield
         self._place = place
-        if events:  # Put the id on the last event: before it, the watcher has only a part of the change.
+        if events:  # Only the last event gets an id: before it, the watcher has only a part of the change.
             events[-1] = b"id: %b\n%b" % (str(place).encode(), events[-1])
         return events
 

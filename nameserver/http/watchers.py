@@ -1,4 +1,4 @@
-"""The clients that watch: the bounds of their number, and their connections.
+"""The clients that watch the table: their connections, and limits of their number.
 
 ``watch.py`` makes the events for these clients.
 """
@@ -31,8 +31,8 @@ WATCHERS_MAX: Final = 64
 WATCHERS_PER_HOST: Final = 32
 #: Seconds after which a watcher is closed if its host acknowledges no data.
 LOST_S: Final = 30.0
-#: Seconds between two checks for changes that the change log does not contain: changes of members, and closed
-#: connections.
+#: Seconds between two checks for changes that the change log does not contain: changes of the group's
+#: members, and closed connections.
 _TICK_S: Final = 1.0
 #: Seconds for which the group's state is reused after it was read.
 _MEMBERS_S: Final = 0.25
@@ -120,7 +120,8 @@ class Watchers:
             if not events and loop.time() - said_at >= COMMENT_S:
                 events = COMMENT
             if events:
-                await response.write(events)  # Waits for a slow reader, to bound the memory.
+                # Wait here for a slow client: otherwise unsent events would fill the memory.
+                await response.write(events)
                 said_at = loop.time()
             self._went_on(request)
             if watch.is_telling:
@@ -186,7 +187,7 @@ def _wanted(request: web.Request) -> Filter:
 
 
 def _place(request: web.Request) -> Place | None:
-    """Return the progress that a watcher had reached before.
+    """Return the progress that a watcher reached over an earlier connection.
 
     For a malformed id, return a revision that no table has, so that the watch begins with a ``reset`` event.
     """
@@ -195,7 +196,7 @@ def _place(request: web.Request) -> Place | None:
 
 
 def _close_when_lost(request: web.Request) -> None:
-    """Let the kernel close a connection whose peer acknowledges no data, as after a network cut."""
+    """Let the kernel close a connection if its peer acknowledges no data, for example after a network cut."""
     opened = request.transport.get_extra_info("socket") if request.transport is not None else None
     if opened is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(LOST_S * 1000))

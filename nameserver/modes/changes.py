@@ -1,7 +1,7 @@
 """The last changes of a route table, for its followers: requests that wait for a change, and watches.
 
-This module does no I/O. Storing a change takes the same time for few and for many topics, because the log
-stores the tuples that the table made.
+This module does no I/O. The log stores the table's own tuples. So storing a change with many topics takes no
+longer than storing a change with few.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAMES_MAX: Final = 100_000
 
 
 class Kind(StrEnum):
-    """Parts of a table that have their own list. A request can wait for a change of such a list."""
+    """Kinds of lists of the table's content. A request can wait for a change of such a list."""
 
     TOPICS = "topics"
     BROKERS = "brokers"
@@ -52,9 +52,10 @@ class ChangeLog:
 
     Attributes:
         begun: True once the log has a follower. Before, the log stores nothing.
-        epoch, revision: Epoch and revision of the table after the last stored change. The table can be ahead:
-            changes of a raft log entry are stored only after all the entry's commands are applied.
-        changed_at: Revision of the last change, by kind. It may be too high, but never too low.
+        epoch, revision: Epoch and revision of the table after the last stored change. The table's own
+            revision may be greater: the changes of a raft log entry are stored only after all commands of the
+            entry are applied.
+        changed_at: Revision of the last change, by kind of list. It may be too high, but never too low.
     """
 
     def __init__(self, *, changes_max: int = CHANGES_MAX, names_max: int = NAMES_MAX) -> None:
@@ -100,7 +101,7 @@ class ChangeLog:
         return kinds
 
     def since(self, revision: int) -> list[Change] | None:
-        """Return the changes after a revision of this epoch, the oldest first; None if some are forgotten."""
+        """Return the changes after a revision of this epoch, the oldest first; None if any is forgotten."""
         if revision < self._floor:
             return None
         found = []

@@ -1,8 +1,8 @@
 """Reasons why a topic has no route: a bounded history of events, and the likely causes.
 
 Clients only see the error "No topic route info", without its cause. The history stores the last few reasons
-for each topic, for a bounded number of topics. :func:`explain_route` adds causes that the present table
-suggests. This module does no I/O and reads no clock: callers pass Unix times in integer ms.
+for each topic, for a bounded number of topics. :func:`explain_route` adds likely causes that the present
+table shows. This module does no I/O and reads no clock: callers pass Unix times in integer ms.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def explain_route(
 
     Args:
         started_ms_ago: Milliseconds since this nameserver started.
-        keeps_routes: True if the table survives a restart (raft mode). A recent start then explains nothing.
+        keeps_routes: True if the table survives a restart (raft mode). A recent start is then no cause.
     """
     events, entry = history.of_topic(topic), view.topic(topic)
     cold = not keeps_routes and started_ms_ago < HEARTBEAT_MS

@@ -1,4 +1,4 @@
-"""The status of the raft group behind a mode, and the operations on the group."""
+"""The status of a mode's raft group, and the operations on the group."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operations:
-    """Status of the group behind a mode, and operations on it.
+    """Status of a mode's raft group, and operations on the group.
 
     Attributes:
         raft_status: Function that returns this member's figures for people and metrics. It uses only local

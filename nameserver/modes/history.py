@@ -1,4 +1,4 @@
-"""The reasons why topics left the table: a bounded history of this process only.
+"""The reasons why topics and brokers left the table, as this process saw them: a bounded history.
 
 This module does no I/O and reads no clock: callers pass Unix times in integer ms.
 """
@@ -28,7 +28,7 @@ EVENTS_MAX: Final = 8
 
 
 class Note(StrEnum):
-    """Kinds of events that are no removals. The values are the words that ``explain`` shows."""
+    """Kinds of events that remove nothing from the table. The values are the words that ``explain`` shows."""
 
     PERMISSION_WIPED = "write permission wiped by an admin request"
     PERMISSION_ADDED = "write permission added by an admin request"
@@ -53,7 +53,7 @@ LEAVING: Final = frozenset(LeaveReason) - {LeaveReason.FENCED}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One change that explains the present routes."""
+    """One applied change that may be the reason why a topic has its present route, or has none."""
 
     at_ms: int
     reason: LeaveReason | Note
@@ -73,11 +73,11 @@ _SMALL: Final = 100
 
 
 class History:
-    """The last changes, bounded in number and in topic names.
+    """The last changes of the table. The number of changes and the number of their topics are bounded.
 
-    Storing a change takes little time for few and for many topics. A search looks up the topic in an index of
-    the small changes, and in each of the few large changes. So it takes little time, too: strangers can ask
-    for any topic at any rate.
+    A change with many topics is stored without an index entry for each topic, to save time. So a search looks
+    up its topic in an index of the small changes, and in each of the few large changes. A search must be
+    fast, because strangers can ask for any topic at any rate.
 
     Attributes:
         departures: Number of brokers that left, by reason.
@@ -101,7 +101,7 @@ class History:
     def topics_changed(self, topics: Sequence[str], event: Event) -> None:
         """Store one event for these topics, but at most for the last :data:`SUBJECTS_MAX` of them."""
         kept = frozenset(topics[-SUBJECTS_MAX:])
-        if not kept:  # no search could find the change, and the bound on names would not count it
+        if not kept:  # no search finds a change without topics
             return
         self._number += 1
         change = _Change(self._number, kept, event)
@@ -122,7 +122,7 @@ class History:
             return
         for topic in change.topics:
             changes = self._small[topic]
-            if changes[0] is not change:  # newer changes of the topic have replaced this one in the index
+            if changes[0] is not change:  # the index holds only newer changes of this topic
                 continue
             if len(changes) == 1:
                 del self._small[topic]

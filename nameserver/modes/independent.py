@@ -45,10 +45,10 @@ GONE: Final = refusal("not applied: the connection has closed")
 
 
 class Independent(Local):
-    """A nameserver that belongs to no group. Implements ``Consistency`` and ``Mode``.
+    """A nameserver that belongs to no group. The class implements ``Consistency`` and ``Mode``.
 
-    A request waits only for two things: files to be written, and earlier work on the table. So
-    :meth:`execute` mostly ends in its first step.
+    A request waits only until files are written and earlier work on the table has ended. So :meth:`execute`
+    mostly ends without waiting.
     """
 
     operations = None  # this mode has no group
@@ -61,11 +61,13 @@ class Independent(Local):
         boot_id: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create a nameserver with the KV configuration in its file. Then call :meth:`start` on the loop.
+        """Create a nameserver, and load the KV configuration from its file.
+
+        The caller must then call :meth:`start` on the event loop.
 
         Args:
-            clock: Function that returns seconds. It dates brokers' messages and ends slices of work on the
-                table.
+            clock: Function that returns seconds. It gives the times of brokers' messages, and limits the
+                slices of work on the table.
 
         Raises:
             FileError: If the KV file cannot be used, or an operator must decide what to do with the file.
@@ -125,7 +127,7 @@ class Independent(Local):
         host: str = "",
         turn_of: str = "",
     ) -> Answer | None:
-        if not self._line.waiting:  # Work that waits in the line may change the record first.
+        if not self._line.waiting:  # The tasks before this one in the line may still change the record.
             repeat = self._repeats.find(request, origin, self._table, self.settings.current)
             if repeat is not None:
                 broker = repeat.renewal.record.broker
@@ -148,7 +150,7 @@ class Independent(Local):
         decoded = yield from decoding_registration(request)
         if isinstance(decoded, Answer):
             return decoded
-        # Set the clock to the message's arrival. Without this call the clock may be 0.25 s late, and the
+        # Set the liveness clock to the time of this message. Otherwise the clock may be 0.25 s late, and the
         # broker could be evicted before its lease has run out.
         self._liveness.advance(self._clock())
         self._liveness.registering(decoded.broker, origin, lease_s=decoded.lease_ms / 1000)
@@ -163,7 +165,7 @@ class Independent(Local):
             verdict = table.apply_at_once(decision) or (yield from table.applying(decision))
             self._follow(decision, verdict)
             answer = answer_for(decision, verdict, settings)
-            if isinstance(verdict, Rejected):  # A record that exists stays: renew its lease.
+            if isinstance(verdict, Rejected):  # If the broker has a record, it stays: renew the lease.
                 revision = table.present("record", decoded.broker)
             else:
                 assert isinstance(verdict, _Done), "the table has not changed since the decision"
@@ -182,18 +184,19 @@ class Independent(Local):
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
         self._line.leave(origin)
-        # The line does one task of a host, and then one task of the next host. Here each closed connection
-        # counts as its own host. If all of them counted as one host, every other host would have a turn
-        # between two of them, so many closed connections would wait long.
+        # The line runs one task of a host, and then one task of the next host. Here each closed connection
+        # counts as a host of its own. If all closed connections counted as one host, every other host would
+        # have a turn between two of them. Many closed connections would then wait long.
         self._line.run(self._closing(origin, by_us=by_us), _no_matter, sender=origin, host=origin)
 
     def _closing(self, origin: ConnectionId, *, by_us: bool) -> Steps[bool]:
-        # Do this in this task and not earlier: a registration that is still running could store itself again.
+        # Forget here and not earlier: a registration over this connection may have run until now, and may
+        # have been stored.
         self._repeats.forget(origin)
         revision_of = partial(self._table.present, "record")
         for broker in self._liveness.closed(origin, by_us=by_us, revision_of=revision_of):
             yield from self._evicting(broker, LeaveReason.CONNECTION_CLOSED)
-            yield  # evicting a broker of few topics yields nothing, and one connection may have many brokers
+            yield  # let other work run in between, because one connection may have many brokers
         return True
 
     def status(self) -> ConsistencyStatus:
@@ -267,7 +270,7 @@ class Independent(Local):
         return await ended if result is None else result
 
     def _expired(self, broker: BrokerKey) -> Steps[bool]:
-        if broker in self._liveness.silent():  # Check again: a message may have arrived meanwhile.
+        if broker in self._liveness.silent():  # Check again: the broker may have sent a message meanwhile.
             yield from self._evicting(broker, LeaveReason.LEASE_EXPIRED)
         return True
 
@@ -289,7 +292,7 @@ class Independent(Local):
         return verdict
 
     def _follow(self, command: Command, verdict: Verdict) -> None:
-        """Perform the effects of an applied command outside the table."""
+        """After an applied command, update the history and the liveness, and wake or notify those concerned."""
         if not isinstance(verdict, Applied):
             return
         if not isinstance(command, Update):  # An Update adds and removes no broker.
@@ -308,4 +311,4 @@ def _itself(error: Exception) -> Any:
 
 
 def _no_matter(_: object) -> None:
-    """Do nothing, because no caller waits for this task."""
+    """Ignore the result of a task for which no caller waits."""

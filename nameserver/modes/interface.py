@@ -32,7 +32,7 @@ OUTCOME_UNKNOWN_TAG = "[OUTCOME_UNKNOWN]"
 
 
 class Freshness(Enum):
-    """The allowed age of a read's data. The values are the words in settings and URLs."""
+    """The required freshness of a read's data. The values are the words in settings and URLs."""
 
     STALE = "stale"
     """The answer always comes from this process's own data, without a bound on their age."""
@@ -45,18 +45,24 @@ class Freshness(Enum):
 
 DEFAULT: Final = Freshness.DEFAULT
 LINEARIZABLE: Final = Freshness.LINEARIZABLE
-"""Module constants for the two members above, so that reads do not look them up in the class.
+"""The two values of :class:`Freshness` as module constants, so that reads do not look them up in the class.
 
 Python 3.11 takes 0.2 us for one such look-up.
 """
 
 
 class ConsistencyError(Exception):
-    """Base of the errors that a mode raises on purpose. Its message is a remark without the tag."""
+    """Base of the errors that a mode raises on purpose.
+
+    The remark of the answer consists of the error's tag and the error's message.
+    """
 
 
 class NoQuorum(ConsistencyError):
-    """No leader is known or in contact: a change was not applied, or a read cannot be fresh enough."""
+    """This member has no contact with a leader.
+
+    A change was therefore not applied, or the data for a read are not fresh enough.
+    """
 
 
 class OutcomeUnknown(ConsistencyError):
@@ -116,9 +122,9 @@ class ConsistencyStatus:
 
 
 class Effects(Protocol):
-    """Effects of an applied change outside the table. The server implements them.
+    """Actions outside the table after a change was applied. The server implements these methods.
 
-    A replay of the log calls none of these methods.
+    When a process replays its log at the start, it calls none of these methods.
     """
 
     def close_connection(self, origin: ConnectionId) -> None:
@@ -149,7 +155,7 @@ class Consistency(Protocol):
 
     @property
     def operations(self) -> Operations | None:
-        """Operations on the group; None in a mode without a group."""
+        """Operations on the raft group; None in independent mode."""
 
     def explain(self, topic: str) -> Explanation:
         """Explain why a topic has a route here or none. Uses only local data and never waits."""
@@ -157,8 +163,9 @@ class Consistency(Protocol):
     def view(self, freshness: Freshness) -> RouteView:
         """Return a read-only view of the live table, valid until the caller next awaits.
 
-        It is synchronous, for the read path. For a linearizable view use :meth:`await_view` or
-        :meth:`join_barrier`, because such a view needs a barrier that begins after the read arrived.
+        This method is synchronous, because the read path uses it. For a linearizable view use
+        :meth:`await_view` or :meth:`join_barrier`, because such a view needs a barrier that begins after the
+        read arrived.
 
         Raises:
             NoQuorum: If the freshness cannot be given now.
@@ -177,10 +184,10 @@ class Consistency(Protocol):
         """
 
     def join_barrier(self, passed: BarrierPassed) -> int:
-        """Register ``passed`` for a call once ``view(STALE)`` contains all changes acknowledged until now.
+        """Call ``passed`` once ``view(STALE)`` contains all changes that are acknowledged until now.
 
-        The read path uses this method, because it creates no object for each read. All calls before a barrier
-        is sent share that barrier.
+        The read path uses this method, because the method creates no object for each read. All calls before a
+        barrier is sent share that barrier.
 
         Returns:
             The barrier's number, from 1 and rising. ``passed`` gets the same number.
@@ -202,15 +209,16 @@ class Consistency(Protocol):
         host: str = "",
         turn_of: str = "",
     ) -> Answer | None:
-        """Decide a registration (request 103), as :meth:`execute` decides other requests, but without a task.
+        """Decide a registration (request 103). Unlike :meth:`execute`, this method needs no asyncio task.
 
         Args:
-            turn_of: Host in whose turn the work runs; empty means ``host``. Hosts take turns. In this
-                argument, each loopback address is a separate host. In ``host``, which is used for the table's
-                bounds, all loopback addresses are one host.
+            turn_of: Host in whose turn the work runs, because hosts take turns; empty means ``host``. Here
+                each loopback address is a host of its own. In ``host``, which counts for the table's bounds,
+                all loopback addresses are one host.
 
         Returns:
-            The answer; or None, and ``answered`` will be called once with the answer, on the loop.
+            The answer, if it is ready at once. Otherwise None: ``answered`` is called later with the answer,
+                on the loop.
         """
 
     async def execute(
@@ -218,13 +226,12 @@ class Consistency(Protocol):
     ) -> Answer:
         """Answer a request from the current table. If the request changes the table, propose a command first.
 
-        If an entry of the table changes before the command is applied, the command may be outdated. The
-        command then has no effect, and its result is ``Moved``. In this case, decide the request again from
-        the newer table.
+        If a table entry that the command depends on changes first, the command has no effect and its result
+        is ``Moved``. In this case, decide the request again from the newer table.
 
         This method raises no errors of the mode: NoQuorum and OutcomeUnknown become answers of code 1 whose
-        remarks start with the error's tag. It also serves reads, as fresh as the setting ``routeFreshness``
-        requires.
+        remarks start with the error's tag. This method also serves reads, which are as fresh as the setting
+        ``routeFreshness`` requires.
 
         Args:
             host: Host of the connection. Entries that the request adds to the table count against this host.
@@ -274,7 +281,7 @@ class Consistency(Protocol):
         """
 
     def unfollow(self, topic: str) -> None:
-        """End the calls that :meth:`follow` began."""
+        """Stop the calls for a topic that :meth:`follow` began."""
 
     @property
     def changes(self) -> ChangeLog:

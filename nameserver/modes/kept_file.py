@@ -28,13 +28,13 @@ Acknowledged changes are not lost: they are in the file or in the log.
 
 
 class KeptFile:
-    """A file that a separate thread writes as a whole. The thread tries again until a write succeeds.
+    """A file that a separate thread replaces as a whole. The thread tries again until a write succeeds.
 
-    After each write there is a pause, which grows with the file's size. Changes during a write and its pause
-    go into the next write.
+    After each write there is a pause, which grows with the file's size. The next write contains all changes
+    made during the write and the pause.
 
-    A failed write is logged once and tried again, and the callers that wait for it get the reason. A hung
-    disk delays neither the loop nor the end of the process.
+    The first failure is logged, and the callers that wait for the write get the reason. A hung disk delays
+    neither the loop nor the end of the process.
 
     Args:
         what, done: Words for the log: the content and the action, such as "settings" and "kept".
@@ -55,7 +55,7 @@ class KeptFile:
         self._write = write
         self._thread = DiskThreads(f"{what} file")
         self._changes = 0  # number of changes since the start
-        self._kept = 0  # number of these changes that the file contains
+        self._kept = 0  # number of the changes that the file contains
         self._writing: asyncio.Future[str | None] | None = None
         self._timer: asyncio.Handle | None = None
         # Timer of a write that begins only after the pause. Callers may already wait for this write.
@@ -85,7 +85,10 @@ class KeptFile:
         return None
 
     async def close(self) -> None:
-        """Try once more to write the missing changes. Give up after :data:`CLOSE_S` s if the disk hangs."""
+        """Try once more to write changes that the file lacks.
+
+        Give up after :data:`CLOSE_S` seconds, for example because the disk hangs.
+        """
         self._closed = True
         self._stop_timer()
         if self._pause is not None:
@@ -111,7 +114,7 @@ class KeptFile:
         return outcome
 
     def _write_now(self) -> None:
-        """Start the write whose future is in ``_writing``. It contains all changes made until now."""
+        """Start the write whose future is in ``_writing``. The write contains all changes made until now."""
         self._pause = None
         outcome = self._writing
         assert outcome is not None

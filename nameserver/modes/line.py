@@ -1,4 +1,7 @@
-"""Work on a process's table: one task after another, in slices between other work of the event loop."""
+"""The line: a queue of tasks that read or change a process's table.
+
+The tasks run one after another, in short slices. Other work of the event loop runs between two slices.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ class _Task(Generic[_T]):
         return self.otherwise is not None and not self.begun and self.steps is not None
 
     def end(self, result: _T | None) -> None:
-        """Call ``done`` with the result, unless it is None. Release all objects that the task refers to."""
+        """Call ``done`` with the result, unless the result is None. Release all objects of the task."""
         done, self.steps, self.failed = self.done, None, None
         del self.done
         if result is not None:
@@ -65,18 +68,19 @@ class _Task(Generic[_T]):
 
 
 class Line:
-    """Scheduler that runs one task after another.
+    """A queue of tasks that runs its tasks one after another.
 
     A sender's tasks run in order. Hosts take turns, and in a host's turn its senders take turns. So if one
     sender has many large registrations, other senders need not wait for all of them. A host with many
     connections does not delay other hosts.
 
-    A task ends before the next one begins. A task that arrives while no other task waits or runs begins at
-    once, and mostly ends at once. In each turn of the event loop, the line works for :data:`SLICE_S` seconds
-    and then finishes the current step.
+    A task ends before the next one begins. If no task waits or runs, a new task begins at once, and mostly
+    ends at once. In each turn of the event loop, the line works for :data:`SLICE_S` seconds and then finishes
+    the current step.
 
-    A task with a result in ``otherwise`` is dropped if it has not begun when its sender leaves or its time is
-    over. So requests of closed connections do not fill the line.
+    A task that has not begun may be dropped if :meth:`run` got a result for this case, in ``otherwise``. It
+    is dropped when its sender leaves or its time is over, so that requests of closed connections do not fill
+    the line.
 
     Args:
         clock: Function that returns seconds.
@@ -96,7 +100,7 @@ class Line:
         self._clock = clock
         self._call_soon = call_soon
         self._until = 0.0
-        # Seconds of work by tasks that ended at once, since the last call of _go_on.
+        # Since the last call of _go_on: seconds of work by tasks that ended at once.
         self._worked_s = 0.0
         self._called = False
         self.waiting: dict[Hashable, dict[Hashable, deque[_Task[Any]]]] = {}
@@ -131,9 +135,10 @@ class Line:
             sender: Origin of the task, such as a connection.
             host: Host of the sender; None for this process's own work. All unfinished tasks of a sender count
                 for the host that its first task named.
-            otherwise: Result of the task if it is dropped before it begins. Without it, the task must run.
-            failed: Function that returns the result of a task that raises later. Without it, ``done`` is not
-                called then.
+            otherwise: Result of the task if it is dropped before it begins. With None, the task is never
+                dropped.
+            failed: Function that returns the result of a task that raises later. With None, ``done`` is not
+                called in this case.
             until: Time of ``clock`` at which the task is dropped if it has not begun.
         """
         begun = False
@@ -214,8 +219,8 @@ class Line:
             task = heapq.heappop(self._ends)[2]
             if task.may_be_dropped:
                 self._drop(task)
-        # End dropped tasks first. This delays other tasks little: ending a dropped task takes far less time
-        # than receiving its request.
+        # End dropped tasks first. This delays other tasks only a little: ending a dropped task takes far less
+        # time than receiving its request.
         while self._dropped:
             task = self._dropped.popleft()
             task.end(task.otherwise)
@@ -251,7 +256,7 @@ class Line:
         self._come_round()
 
     def _next_turn(self, host: Hashable, sender: Hashable, tasks: deque[_Task[Any]]) -> None:
-        """Remove the finished task, and move its sender and host to the end of their queues.
+        """Remove the finished task. Move its sender and its host to the end of the queues.
 
         The sender's next task waits until every other sender of the host had a turn. The host waits until
         every other host had a turn.

@@ -1,4 +1,4 @@
-"""Answers that both modes give from their own table and settings, without a request to another process."""
+"""The common part of both modes: answers from this process's own table and settings."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Local:
         return refusal(f"{NO_QUORUM_TAG} {error}")
 
     def _first_reports(self) -> str:
-        """Return the reason for refusing route queries after the start, or "" if they are answered."""
+        """Return the reason why route queries are still refused after the start; "" if they are answered."""
         settings, uptime_s = self.settings.current, self.uptime_s
         if not must_wait(settings, uptime_s):
             return ""

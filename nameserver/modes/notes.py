@@ -1,4 +1,4 @@
-"""Entries about changes of the routes, for people: in the history and in the log."""
+"""Entries about changes of routes, for people to read. This module writes them into the history and the log."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def note_change(history: History, command: Command, applied: Applied) -> None:
             EventKind.LEFT, at_ms=at_ms, subject=str(gone.broker), detail=in_words(gone.reason)
         )
         if gone.reason is LeaveReason.DISPLACED and applied.joined is not None:
-            # Warn, because the program cannot know which case this is: two brokers that have the same
-            # default name, or one broker that moved to another address.
+            # Warn, because there are two possible cases: two brokers have the same default name (a mistake),
+            # or one broker has moved to another address.
             logger.warning(
                 "broker displaced broker=%s name=%s by=%s revision=%d",
                 gone.broker,

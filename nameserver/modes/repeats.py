@@ -1,4 +1,4 @@
-"""Shortcut for unchanged registrations, for every mode. Most brokers send such a registration every 30 s."""
+"""Shortcut for unchanged registrations, in every mode. Most brokers send such a registration every 30 s."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.types import ConnectionId, Request
 
-#: Largest body that is stored whole, in bytes. Of a larger body, only a hash is stored. Hashing 1.7 MB takes
+#: Largest body that is stored whole, in bytes. For a larger body, only a hash is stored. Hashing 1.7 MB takes
 #: 0.5 ms (SHA-256: 1.0 ms, keyed BLAKE2b: 2.0 ms). Decoding and deciding such a registration takes 9 ms.
 #:
 #: Python's hash is SipHash with 64 bits. If PYTHONHASHSEED is set, the key of the hash is known. So random
@@ -25,7 +25,7 @@ BODY_BYTES_MAX: Final = 2 * 1024
 SECRET_SIZE: Final = 32
 #: Bound of the stored registrations of all connections, in bytes.
 REPEATS_BYTES_MAX: Final = 32 * 1024 * 1024
-_COST: Final = 500  # size of an entry in memory without the body, in bytes
+_COST: Final = 500  # bytes of memory for one entry, without its body
 
 
 @dataclass(slots=True)
@@ -34,8 +34,8 @@ class Repeat:
 
     Attributes:
         mark: The body, or the body's hash.
-        alone: True if the decision depends only on request, record, broker name and settings. If False, the
-            decision is valid only while the table is unchanged.
+        alone: True if the decision depends only on the request, the record, the broker name and the settings.
+            If False, the decision is valid only while the whole table is unchanged.
         renewal: The decision, made at one revision of the table.
     """
 
@@ -53,12 +53,14 @@ class Repeat:
 
 
 class Repeats:
-    """The last registration of each connection, if it changed nothing and had the record's data version.
+    """The last registration of each connection.
 
+    A registration is stored only if it changed nothing and had the data version of the broker's record.
     Every change makes a new record object or a new broker name object. While the table still has the same
-    two objects, an equal registration needs no decoding, check or comparison. Late copies are not stored,
-    because each one must be decided again: an older data version that is repeated may show that the broker's
-    data version went back.
+    two objects, an equal registration needs no decoding, check or comparison.
+
+    Late copies are not stored, because each one must be decided again. The reason is that a repeated older
+    version may show that the broker's store was restored from a backup.
 
     Args:
         secret: Random bytes of this process; :data:`SECRET_SIZE` bytes.
@@ -93,8 +95,8 @@ class Repeats:
         ):
             return None
         if kept.revision != table.revision:
-            # Build the answer again: it contains a slave's master and the order of topics, which may differ
-            # now.
+            # Build the answer again: it contains a slave's master and the order configuration of topics. Both
+            # may have changed.
             kept.renewal = renewal_of(table.view, record, settings, is_current=True)
             kept.revision = table.revision
         return kept
@@ -145,7 +147,10 @@ class Repeats:
             self.held_bytes -= kept.cost
 
     def clear(self) -> None:
-        """Remove all stored registrations. Call it when another table may have the same revision."""
+        """Remove all stored registrations.
+
+        Call this when another table replaces the table, because both may have the same revision.
+        """
         self._kept.clear()
         self.held_bytes = 0
 

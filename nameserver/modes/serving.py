@@ -1,6 +1,6 @@
-"""The loop that all modes share: decide a request, propose a command, and decide again if it has *moved*.
+"""The loop that all modes share: decide a request, propose a command, decide again if the result is *moved*.
 
-A command has *moved* if the table's items from which it was computed have changed since then.
+The result of a command is *moved* if table items from which it was computed have changed since then.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ async def serve(
 ) -> Answer:
     """Answer a request: decide on the view, propose a command, and decide again while the result is *moved*.
 
-    Every mode's :meth:`Consistency.execute` calls this function. Modes answer registrations in
-    :meth:`Consistency.register` instead, because a registration does not have to wait for a view.
+    Every mode's :meth:`Consistency.execute` calls this function. Registrations are answered by
+    :meth:`Consistency.register`, because a registration does not have to wait for a view.
     """
     try:
         while True:
@@ -103,7 +103,7 @@ async def serve(
                 return decision
             if isinstance(decision, UnregisterBroker):
                 match mode.ownership(decision.broker, origin):
-                    case Ownership.OWNER:  # This is evidence that the broker is gone.
+                    case Ownership.OWNER:  # The request shows that the broker is gone.
                         await mode.withdrawn(decision.broker, origin)
                         return DONE
                     case Ownership.OLDER:  # The broker's former process sent the request: ignore it.
@@ -132,9 +132,9 @@ def decide_received(
 ) -> Steps[Renewal | RegisterBroker | Update]:
     """Decide a registration by the current table and by this process's facts about its connection.
 
-    If the registration's broker changes between two steps, the function decides again. The decision is the
-    same in all modes. A caller whose result is *moved* calls this function again; the registration may be a
-    late copy by then.
+    If the broker's state changes between two steps, this function decides again. The decision is the same in
+    all modes. If the proposed command's result is *moved*, the caller calls this function again, because the
+    registration may have become a late copy.
 
     Args:
         origin: The connection over which the registration came. ``liveness`` must know it.
@@ -169,7 +169,7 @@ def decide_received(
 
 
 def refusal_of_failure(error: Exception) -> Answer:
-    """Return the answer to a request whose handling raised an error that nobody foresaw."""
+    """Return the answer to a request whose handling raised an unexpected error."""
     return refusal(f"{type(error).__name__}: {error}")
 
 

@@ -1,7 +1,7 @@
-"""The last events of one nameserver, for people: a bounded number of each kind.
+"""The last events of one nameserver, for people to read: a bounded number of each kind.
 
 This module does no I/O and reads no clock: callers pass Unix times in integer ms. Strangers can cause some
-kinds of events at any rate. So each kind has its own bounded list, and a flood of one kind removes no events
+kinds of events at any rate. So each kind has its own bounded list: a flood of one kind does not remove events
 of other kinds.
 """
 
@@ -96,13 +96,16 @@ class Timeline:
         ring.append(event)
 
     def after(self, number: int) -> list[TimelineEvent]:
-        """Return the events that were added or counted after a number, in the order of their numbers."""
+        """Return the events whose number is greater than the given one, in the order of their numbers."""
         found = [event for event in chain.from_iterable(self._rings.values()) if event.number > number]
         return sorted(found, key=lambda event: event.number)
 
 
 class GroupNotes:
-    """Recorder of a raft group's changes on the timeline: new leaders, contact lost or found, refusals."""
+    """Recorder of a raft group's events on the timeline.
+
+    The events are new leaders, contact with the leader lost or regained, and refused requests.
+    """
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline

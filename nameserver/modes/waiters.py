@@ -28,15 +28,15 @@ class TableWaiters:
     def __init__(self, table: RouteTable) -> None:
         self._table = table
         self.log = ChangeLog()
-        # Waiting requests by kind, sorted by the revision above which they wait. A change then reads only the
-        # requests that it wakes.
+        # Requests that wait for a list, by kind of list. They are sorted by the revision above which they
+        # wait, so that a change touches only the requests that it wakes.
         self._lists: dict[Kind, list[tuple[int, int, asyncio.Future[None]]]] = {kind: [] for kind in Kind}
         self._numbers = count()
         # The event of each topic for which a request waits. A change sets the event, then clears it.
         self._changes: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
         self._followed: dict[str, Callable[[], None]] = {}
-        # Number of requests that wait for a topic. Each change reads this number; the length of a weak
-        # dictionary would be slow to compute.
+        # Number of requests that wait for a topic. Each change reads this number, and the length of a weak
+        # dictionary is slow to compute.
         self._waiting = 0
         self._ended = False
 
@@ -88,11 +88,11 @@ class TableWaiters:
         self._followed[topic] = changed
 
     def unfollow(self, topic: str) -> None:
-        """End the calls that :meth:`follow` began."""
+        """Stop the calls for a topic that :meth:`follow` began."""
         del self._followed[topic]
 
     def wake_affected(self, applied: Applied) -> None:
-        """Wake the requests that wait for a topic or a list which an applied change affects."""
+        """Wake the requests whose topic or list has changed by an applied command."""
         if self._waiting:
             self._look(self._table.view.affected(applied, self._changes))
         if self._followed:
@@ -119,7 +119,7 @@ class TableWaiters:
             waiting.clear()
 
     def end(self) -> None:
-        """Wake all requests, which then get answers. Later requests do not wait."""
+        """Wake all requests, so that they get answers. Later requests do not wait."""
         self._ended = True
         self.wake_all()
 
@@ -131,7 +131,7 @@ class TableWaiters:
 
 
 def wake(waiters: Iterable[asyncio.Future[None]]) -> None:
-    """Set the result of all waiters to None."""
+    """Wake all waiters: set their results to None."""
     for waiter in waiters:
         resolve(waiter, None)
 

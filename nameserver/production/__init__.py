@@ -1,8 +1,8 @@
 """Requests to the production environment of ``clusterTest``, for routes of topics that are unknown here.
 
-All code that sends requests to other nameservers, as a client does, belongs here. Only the server's wire code
-uses this package.
+All code by which this nameserver sends requests as a client to other nameservers belongs here. Only the
+server's wire code uses this package.
 
-    kept.py        kept answers, and bounds on questions, without I/O
-    asking.py      Production: the connections, the address server, deadlines
+    kept.py        the cache of answers, and limits on questions; no I/O
+    asking.py      Production: the questions, their deadlines, the connections and the address server
 """

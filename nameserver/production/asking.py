@@ -1,8 +1,10 @@
-"""Questions to nameservers of the production environment, asked on the event loop and within deadlines.
+"""Questions to the nameservers of the production environment, asked on the event loop and with deadlines.
 
-All client requests for the same topic share one question to production. A client request waits only until the
-deadline of its response. The question may continue after this deadline, because it has a deadline of its own.
-The nameserver keeps the answer for later client requests.
+A question asks for the route of one topic.
+
+All client requests for the same topic share one question to production. A client request waits only until its
+own deadline. The question has another deadline, so it may continue. The nameserver keeps the answer for later
+client requests.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ log = logging.getLogger(__name__)
 
 #: Longest time in seconds of one question, including the request to the address server.
 QUESTION_S: Final = 3.0
-#: Seconds that one nameserver has to answer, before the next nameserver is asked.
+#: Seconds within which one nameserver must answer. After them, the next nameserver is asked.
 _TRY_S: Final = 1.4
 _CONNECT_S: Final = 1.0
 _TRIES_MAX: Final = 3
@@ -53,12 +55,12 @@ class Production:
     """The production environment, as one nameserver of a test environment sees it.
 
     Args:
-        group: The task group that runs the questions.
+        group: The asyncio task group that runs the questions.
 
     Attributes:
-        questions: Number of questions by result: ``found`` (the answer has a route), ``absent`` (the answer
-            has no route), ``unanswered`` (no answer came), ``refused`` (not sent, because there were too
-            many questions).
+        questions: Number of questions, by result: ``found`` (the answer has a route), ``absent`` (the answer
+            has no route), ``unanswered`` (no answer came), ``refused`` (not sent, because there were too many
+            questions).
         kept_answers: Number of client requests that were answered from the cache of earlier answers.
 
     Raises:

@@ -1,4 +1,7 @@
-"""Cache of answers from the production environment, and limits on questions to it; without I/O."""
+"""Cache of answers from the production environment, and limits on the questions to it.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ MARK: Final = "askedByNameserver"
 
 The other nameserver answers such a question from its own table, so two nameservers never ask each other.
 """
-#: Seconds for which an answer is kept, even an answer without a route. The first client request for the topic
-#: after this time leads to a new question.
+#: Seconds for which an answer is kept, even an answer without a route. After this time, the next client
+#: request for the topic leads to a new question.
 KEPT_S: Final = 30.0
 #: Largest number of kept answers; beyond it, the oldest answers are dropped.
 ENTRIES_MAX: Final = 8192
@@ -24,8 +27,8 @@ BYTES_MAX: Final = 32 * 1024 * 1024
 ASKING_MAX: Final = 16
 #: Largest number of questions that begin within one second, for all client hosts together.
 QUESTIONS_PER_S: Final = 200
-#: Largest number of questions that begin within one second for one client host. Clients on loopback are
-#: limited only by the bound for all hosts.
+#: Largest number of questions that begin within one second for one client host. For clients on loopback
+#: addresses, only the limit for all hosts applies.
 QUESTIONS_PER_HOST_S: Final = 50
 _ENTRY_BYTES: Final = 500
 
@@ -89,7 +92,7 @@ class KeptAnswers:
 
 
 class QuestionLimit:
-    """Decides if the nameserver may ask production one more question.
+    """Limit on the questions to production: it decides if the nameserver may ask one more question.
 
     The limit counts questions under way, and questions that began in the present second.
     """

@@ -5,11 +5,11 @@ that use this one.
 
 Comments name defects of PySyncObj (D1 to D38, see docs/pysyncobj-defects.md) and rules (docs/raft-rules.md).
 
-    types.py           settings, roles, the state machine that the engine drives
-    library.py         PySyncObj's Raft; each private name of PySyncObj that is used here has a public name
+    types.py           settings, roles, and the interface of the state machine that the engine drives
+    library.py         PySyncObj's Raft, with public names for the private names that are used
     pysyncobj_seam.py  a private copy of the PySyncObj modules
     consensus/         the decisions of a member, without I/O
     storage/           the files of a member
     links/             the connections to the other members
-    node/              one engine with its clock, disk and links on the event loop
+    node/              one member on the event loop: the engine with its clock, disk and links
 """

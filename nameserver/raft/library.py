@@ -1,13 +1,17 @@
-"""PySyncObj's Raft behind public names. All private names of the library that are used are in this file.
+"""PySyncObj's Raft behind public names: only this module uses private names of PySyncObj (the library).
 
-The library's own code elects, votes and advances the commit index; :class:`Library` drives it. Some overrides
-replace a library method, because it has a defect (D1 to D38, listed in docs/pysyncobj-defects.md) or because
-its work is done elsewhere. Other overrides call the library's method, and also tell :class:`Rules` about the
-event. The library's messages to peers reach our code through :class:`Rules`, too.
+The library's own code elects, votes and advances the commit index; :class:`Library` calls it. There are two
+kinds of overridden methods:
 
-Private methods can be replaced only by inheritance, so there is one subclass, and nothing inherits from this
-subclass. Private names can change in any release of the library. So the version is pinned exactly, and each
-name is checked at start.
+- Some replace the library's method, because that method has a defect (D1 to D38, listed in
+  docs/pysyncobj-defects.md), or because the engine does its work.
+- Others call the library's method, and also inform :class:`Rules` of the event.
+
+The library's messages to peers become calls of :class:`Rules`, too.
+
+Private methods can be replaced only by inheritance, so there is one subclass of the library's class. Private
+names can change in any release of the library. So its version is pinned exactly, and each name is checked at
+the start.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from .types import RaftStartError
 if TYPE_CHECKING:
     import random
 
-#: States of a member, as the library numbers them.
+#: The library's numbers for the states of a member.
 FOLLOWER: Final = 0
 CANDIDATE: Final = 1
 LEADER: Final = 2
@@ -53,7 +57,7 @@ class Rules(Protocol):
 
 
 class _Named(str, Node):  # type: ignore[misc]  # the library has no types
-    """A member in the form that the library wants; lookup by name is faster than in the library's class.
+    """A member as an object for the library; lookup by name is faster than with the library's own class.
 
     Attributes:
         name: The name as plain text.
@@ -89,8 +93,8 @@ class _Port(LibraryTransport):  # type: ignore[misc]  # the library has no types
 def _field(private: str) -> Any:
     """Return a property for a private field of the library.
 
-    Reading the property creates no Python frame: one write reads such fields about 150 times, and each frame
-    would cost time.
+    Reading the property creates no Python frame. This saves time, because one write reads such fields about
+    150 times.
     """
     name = f"_SyncObj__{private}"
     return property(attrgetter(name), lambda library, value: setattr(library, name, value))
@@ -123,7 +127,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     _SyncObj__otherNodes: Any
     _SyncObj__newAppendEntriesTime: float
 
-    #: State of the member, as the library numbers it.
+    #: State of the member as a number: follower, candidate or leader.
     state: int = _field("raftState")
     #: The newest term that this member knows.
     term: int = _field("raftCurrentTerm")
@@ -189,7 +193,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
 
     @property
     def seen(self) -> tuple[object, ...]:
-        """State, term, leader and :attr:`leads` as one value, to be compared with an earlier value."""
+        """State, term, leader and :attr:`leads` in one tuple; it changes whenever one of them changes."""
         state = self._SyncObj__raftState
         leads = state == LEADER and self._SyncObj__raftCommitIndex >= self._SyncObj__noopIDx
         return state, self._SyncObj__raftCurrentTerm, self._SyncObj__raftLeader, leads
@@ -210,7 +214,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         context.now, context.random = now, self._random
         self._commit_limit = commit_limit
         self.transferring = self.transfer_in_progress
-        # Let the library call replicate() in each tick: the engine decides which messages are sent.
+        # Let the library call replicate() in each tick, because the engine decides which messages are sent.
         self._SyncObj__newAppendEntriesTime = -math.inf
         try:
             super()._onTick(0.0)
@@ -220,7 +224,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     def append_entries(
         self, now: float, leader: str, *, term: int, commit: int, entries: Sequence[tuple[bytes, int, int]]
     ) -> None:
-        """Accept ``leader`` for ``term``; replace all log entries from the first given index on."""
+        """Accept ``leader`` for ``term``; replace all log entries from the first index in ``entries`` on."""
         message: dict[str, object] = {"type": "append_entries", "term": term, "commit_index": commit}
         if entries:
             prev = entries[0][1] - 1
@@ -241,7 +245,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         context.now, context.random = now, self._random
         self._SyncObj__onMessageReceived(self._node(peer), message)
 
-    # ---- changes of the state that the engine makes
+    # ---- methods by which the engine changes the library's state
 
     def become_follower(self, term: int | None = None) -> None:
         """Become a follower without a known leader, in this term or in ``term``."""
@@ -305,7 +309,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _SyncObj__applyLogEntries(self) -> bool:
         """Apply nothing: the engine applies committed entries after the tick and raises the applied index."""
-        self._commit_limit = None  # the library has advanced the commit index; remove the limit
+        self._commit_limit = None  # no limit is needed now: the library has advanced the commit index
         return False
 
     def _SyncObj__sendAppendEntries(self) -> None:
@@ -314,7 +318,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     def _SyncObj__sendNextNodeIdx(self, *_: object, **__: object) -> None:
         """Do nothing: the receiver of a message answers later, when its entries are durable (D7, D18)."""
 
-    # ---- library paths that must not run
+    # ---- methods of the library whose original code must not run
 
     def _applyCommand(self, command: object, callback: object, commandType: object = None) -> NoReturn:
         """Raise an error, because only the leader itself appends entries to the log.

@@ -21,7 +21,7 @@ MODULE_NAMES: Final = ("monotonicTime", "random", "pickle", "createPoller", "cre
 
 
 class _NoPickle:
-    """The substitute for the library's pickle module; any use of it raises."""
+    """The substitute for the library's pickle module; any use of it raises an error."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AssertionError(f"pickle.{name} reached: a library path that must not be used")

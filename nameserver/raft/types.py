@@ -50,7 +50,7 @@ def _said(error: Any) -> object:
 def needed_to_start(
     what: object, *errors: type[Exception], reason: Callable[[Any], object] = _said
 ) -> Iterator[None]:
-    """Turn the given errors into a RaftStartError: one line that names ``what`` and the reason."""
+    """Turn the given errors into a RaftStartError with one line of text: ``what``, and the reason."""
     try:
         yield
     except errors as error:
@@ -127,7 +127,7 @@ class StateMachine(Protocol):
         """
 
     def snapshot(self) -> Callable[[], bytes]:
-        """Return, quickly, a function that encodes the present state; the caller runs it in a thread."""
+        """Return a function that encodes the present state; the caller runs that function in a thread."""
 
     def prepare(self, image: bytes | bytearray) -> Callable[[], None]:
         """Read a snapshot that :meth:`snapshot` made, here or on another member; called in a thread.

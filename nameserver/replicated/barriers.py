@@ -14,11 +14,17 @@ All reads that arrive before a barrier is sent share this barrier. Later reads w
 which is sent after the present barrier is answered. So the number of messages does not depend on the number
 of reads.
 
-The leader still led after the barrier was sent, if a majority of voters (the leader is one of them) was still
-in its term after that time. A voter that sends a barrier of this term was in the term after the read arrived,
-so the leader need not ask this voter. The leader asks other voters in a *round*: it sends them a round
-number, and they send the number back in a message of the same term. Only a round that began after the barrier
-arrived counts. A round number is a logical clock, and is echoed like the clocks in
+The leader makes sure that it still led in this way: after the barrier was sent, a majority of voters (the
+leader is one of them) must still be in the leader's term.
+
+- The voter that sent the barrier was in the term after the read arrived, so the leader need not ask it. In a
+  cluster of three voters, this voter and the leader are the majority.
+- The leader asks other voters in a *round*: it sends them a round number, and they send the number back in a
+  message of the same term. In a cluster of five voters, one such answer completes the majority.
+- Only a round that began after the barrier arrived counts. An earlier round may have begun for another
+  member's barrier, which was sent before this read arrived.
+
+A round number is a logical clock, and is echoed like the clocks in
 :mod:`routekeeper.nameserver.raft.consensus.contact`.
 
 Proof: let a write be acknowledged in term U, before the read arrived, and let the leader's term be T.
@@ -31,11 +37,8 @@ Proof: let a write be acknowledged in term U, before the read arrived, and let t
 - A follower may acknowledge the write before the leader has applied it. But the follower knows from the
   leader that the entry is committed. So ``read_index``, the leader's commit index, is not below this entry.
 
-In a cluster of three voters, the asking voter and the leader are such a majority. In a cluster of five, the
-leader asks one more voter, in a round that begins after the barrier arrived. An earlier round is not enough:
-it may have begun for another member's barrier that was sent before this read arrived. A barrier that waited
-in a buffer does no harm: it was sent after its reads arrived, and the leader reads its commit index even
-later.
+A barrier that waited in a buffer does no harm: it was sent after its reads arrived, and the leader reads its
+commit index even later.
 
 This module does no I/O: the caller passes in times, in seconds of the loop's clock. There is no lock, no
 future and no callback.
@@ -94,7 +97,7 @@ class Barriers:
         self._wanted = 0  # number of the latest barrier that a read joined
         self._sent_at = 0.0
         self._route: Route | None = None
-        self._confirmed = 0  # number of the latest barrier whose index is known
+        self._confirmed = 0  # latest barrier for which the leader sent an index
         # barriers whose index is not applied yet, as (barrier, index) in rising order
         self._indexes: list[tuple[int, int]] = []
 
@@ -158,7 +161,7 @@ class Barriers:
 
 
 class Confirmations:
-    """The leader's work for the barriers of one term: members that asked, and voters that confirmed the term.
+    """A leader's record of one term: the members that sent barriers, and the voters that confirmed the term.
 
     In a round the leader asks the voters if they are still in its term. One round is under way at a time. If
     a member sends a barrier during a round, its barrier waits for the next round. Rounds are numbered from 1.
@@ -178,7 +181,7 @@ class Confirmations:
         """Voters that have answered the round under way."""
 
     def confirms(self, member: str, round_: int) -> None:
-        """Record a voter's answer to a round: the voter had not left the term after the round began."""
+        """Record a voter's answer to a round: the voter was still in the term after the round began."""
         if round_ == self.number:
             self.confirmed_by.add(member)
 

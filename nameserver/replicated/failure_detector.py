@@ -5,8 +5,8 @@ decides by :func:`judge` which brokers to evict.
 
 Evidence means last-seen times and connections of brokers. Members and leader keep copies of each other's
 evidence. They send each other only differences: all changes after a version that the receiver has
-acknowledged. The receiver may not have this version, because there is a new leader or a restarted member.
-Then the receiver's answer names the version that it has, and the next message starts from that version.
+acknowledged. After a leader change or a restart, the receiver may not have this version. Then its answer
+names the version that it has, and the next message starts from that version.
 
 A message carries times of the sender's clock, together with the present reading of that clock. The receiver
 computes ages from them, and subtracts each age from the time at which the message arrived. If the message was
@@ -58,7 +58,7 @@ class ReportedBy:
 
 
 class FailureDetector:
-    """Reports of all members to the leader of one term, and the leader's decision which brokers to evict.
+    """The evidence that all members reported to one term's leader; decides which brokers to evict.
 
     Args:
         members: Identities of all members, this leader included, because the leader reports to itself, too.
@@ -103,7 +103,7 @@ class FailureDetector:
         self._judged: dict[BrokerKey, int] = {}
 
     def members_are(self, members: Collection[str]) -> None:
-        """Use another configuration (Rule 11 of docs/raft-rules.md).
+        """Use another list of members (rule 11 of docs/raft-rules.md).
 
         A new member counts after its first report. A removed member does not count any more.
         """
@@ -121,7 +121,8 @@ class FailureDetector:
             offset = clock - report.clock
             handed = report.handed if report.handed_term >= self._prior_term else ()
             for heard in (*report.contacts, *handed):
-                self.note(heard.broker, min(heard.heard_at, report.clock) + offset)  # not after the report
+                # The broker cannot have been seen after the report was made.
+                self.note(heard.broker, min(heard.heard_at, report.clock) + offset)
             known.contacts.update({line.broker: _shifted(line, offset) for line in report.contacts})
             known.version = report.version
             known.counts = not report.more
@@ -141,7 +142,7 @@ class FailureDetector:
         )
 
     def out_of_contact(self, members: Iterable[str]) -> None:
-        """Ignore members that lost contact or have a new link, until they have reported again."""
+        """Ignore the evidence of members that lost contact or have a new link, until they report again."""
         for member in members:
             if member in self.members:
                 self.members[member].counts = False

@@ -29,7 +29,7 @@ _Table: TypeAlias = dict[str, dict[str, str | None]]
 
 
 class KvFile(Component):
-    """Imports a KV file that exists at the start into the replicated table, and later writes the table to it.
+    """Imports the KV file into the replicated table at the start, and writes the file after later changes.
 
     A file that cannot be imported does not prevent the start, and is not overwritten.
 

@@ -1,4 +1,4 @@
-"""The leader's work above the raft engine: append proposals, answer read barriers, evict dead brokers.
+"""The leader's work on top of the raft engine: it appends proposals, answers barriers and evicts brokers.
 
 :class:`Sequencer`, :class:`Confirmations` and :class:`FailureDetector` hold the leader's state and make the
 decisions; these classes do no I/O and read no clock. This module calls them and sends their answers.
@@ -67,12 +67,12 @@ In each round of questions, the leader first asks only as many voters as a major
 
 
 class Leader(Component):
-    """A member's state during one term as leader, and the methods that do a leader's work.
+    """The leader's work at one member: its state for the present term, and the methods that do the work.
 
     Attributes:
         sequencer: Decides which proposals are appended next; None if this member does not lead.
-        rounds: Read barriers that members asked for, and the questions to voters that decide them; None if
-            this member does not lead.
+        rounds: Read barriers that members sent, and the voters' answers that decide about them; None if this
+            member does not lead.
         failure_detector: Judges which brokers must be evicted. None until this leader has applied an entry
             of its own term.
         barriers_answered: Number of barriers answered, for other members and for this member itself.
@@ -199,8 +199,8 @@ class Leader(Component):
         understood = FIRST_FORMAT if detector is None else detector.understood()
         needed = format_of(proposal.command)
         if needed > FIRST_FORMAT and needed > understood:
-            # A former leader allowed the proposer this newer format, but some member may not understand it.
-            # The proposer sends the proposal again later.
+            # A former leader allowed this newer format, but some member may not understand it. Drop the
+            # proposal here; the proposer sends it again later.
             self._refuse(logging.WARNING, member, "format=%d understood=%d", needed, understood)
             return
         mark = (proposal.boot_id, proposal.sequence)
@@ -365,7 +365,7 @@ class Leader(Component):
             self._send(member, question)
 
     def _ask_all(self) -> None:
-        """Ask all voters that have not confirmed the term: the voters asked first may be gone or hang."""
+        """Ask all other voters to confirm the term, too: the voters that were asked first may hang."""
         self._round_timer = None
         rounds = self.rounds
         if rounds is not None and rounds.round and not self._given.closing:

@@ -140,7 +140,7 @@ class Replicated(Local):
         self._group_notes = GroupNotes(self._history.timeline)
         # Revision and digests before the entry that is being applied in steps, if it has several commands.
         self._before_entry: tuple[int, str, str] | None = None
-        # The entry that is being applied in steps. It is set when its commands have been decoded.
+        # The entry that is being applied in steps; None until its commands have been decoded.
         self._under_way: EntryUnderWay | None = None
         self._work_due = False
         self._observer = Observer() if observer is None else observer
@@ -335,7 +335,7 @@ class Replicated(Local):
     # -- work of one loop iteration ------------------------------------------------------------------------
 
     def _work_soon(self) -> None:
-        """Send reports and proposals, and append an entry, after all callbacks of this loop iteration."""
+        """Schedule the sending of reports and proposals, and an append, after this iteration's callbacks."""
         if not self._work_due and not self.surroundings.closing:
             self._work_due = True
             self._loop.call_soon(self._work)
@@ -345,8 +345,8 @@ class Replicated(Local):
         if self.surroundings.closing:
             return
         if self.reports.send_due():
-            # Only after the report: the leader must know a connection before it gets a command that came over
-            # the connection.
+            # Send proposals only after the report: the leader must know a connection before it gets a command
+            # that came over the connection.
             self.proposer.hand_over()
         if self.leader.sequencer is not None:
             self.leader.mark()
@@ -476,7 +476,7 @@ class Replicated(Local):
                 if proposal.boot_id == self._boot_id:
                     self.proposer.settle(proposal.sequence, verdict)
             except Exception:
-                # The table is changed already. Go on after an error: otherwise this member would differ from
+                # Only log the error: the table is changed already, and this member must go on exactly like
                 # the other members.
                 logger.exception("what follows a change failed index=%d command=%s", index, type(command))
         if not batch.proposals and live:
@@ -507,7 +507,7 @@ class Replicated(Local):
         were not yet in its log when it started.
         """
         if type(command) is Update and not self._waiters:
-            return  # nearly every command: it changes only topics, and no request waits for a change
+            return  # usual case: only topics change, and no request waits
         if applied.kv_changed:
             self._kv_file.may_differ()
         for gone in applied.left:

@@ -37,7 +37,7 @@ class Observer:
         """Observe that a broker unregisters over a connection to this member."""
 
     def reporting(self, report: Report) -> None:
-        """Observe that this member reports to the leader."""
+        """Observe that this member sends a report to the leader."""
 
     def evicting(self, eviction: Evict, sequence: int) -> None:
         """Observe that this leader proposes an eviction; ``sequence`` is the proposal's number."""

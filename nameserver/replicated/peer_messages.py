@@ -1,10 +1,12 @@
 """Messages between the nameservers of a group, outside the log: proposals, liveness reports, barriers.
 
 Messages travel over the members' authenticated links, in order on each link. A message is one byte of format
-version, followed by positional msgpack. A later version may append fields with defaults. A kind of message
-that an older member could not understand gets a newer format. Such a message is sent only to members that
-know the format (rule 7). Each member states the format that it knows in its reports, and the leader states
-its format in its acknowledgements.
+version, followed by positional msgpack. A later version of this program may change messages in two ways:
+
+- It may append fields with defaults; older members ignore these fields.
+- It may add a message that older members do not understand. Such a message has a newer format, and is sent
+  only to members that know the format (rule 7). Each member states the format that it knows in its reports,
+  and the leader states its format in its acknowledgements.
 
 Times are seconds on the sender's liveness clock. Each message with times also holds the present reading of
 that clock. The receiver turns the times into ages, and the ages into times of its own clock.
@@ -176,8 +178,8 @@ class Deferral(_Wire, frozen=True):
     Before that, the proposer must apply the entry with this ``index``.
 
     Attributes:
-        attempt: The proposer may send one proposal several times, numbered from 1. This is the number of the
-            sending that this message answers. The leader may still append the proposal from another sending.
+        attempt: Number of the copy that this message answers. The proposer may send several copies of one
+            proposal, numbered from 1, and the leader may still append another copy.
     """
 
     boot_id: int

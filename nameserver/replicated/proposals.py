@@ -1,15 +1,16 @@
-"""Commands on their way into the log: the proposer's book, and the leader's queue.
+"""Commands on their way into the log: proposals without an outcome (the book), and the leader's queue.
 
-The proposer is the process that makes a proposal. It learns the outcome by applying the entry, never from an
-answer. After a leader change or a lost link, the proposer may send a proposal again at once. This is safe: a
-command is applied at most once, and never to a newer state than the state for which it was decided.
+The proposer is the process that makes a proposal. It learns the outcome when it applies the entry with the
+proposal; no message tells it the outcome.
 
-A request that is decided again becomes another command. The new command is proposed only when no copy of the
-former command can be applied any more. Otherwise the request could take effect twice.
-
-While an entry is in flight, the leader gathers new proposals for the next entry. The leader does not append a
-registration that is certain to be *moved* (decided for a state that has changed). The leader answers with the
-index after which the proposer must decide again.
+- A proposal may be sent again: after a leader change or a lost link, the proposer sends it again at once.
+  This is safe, because a command is applied at most once, and never to a newer state than the state for which
+  it was decided.
+- A request may be decided again, and then becomes another command. The new command is proposed only when no
+  copy of the former command can be applied any more. Otherwise the request could take effect twice.
+- While an entry is in flight, the leader gathers new proposals for the next entry. It does not append a
+  registration that is certain to be *moved* (decided for a state that has changed). Instead it answers with
+  an index: after the entry with this index, the proposer must decide again.
 
 This module does no I/O and reads no clock: callers pass the time of the event loop in seconds.
 """
@@ -50,9 +51,9 @@ BOOK_MAX: Final = 4096
 RESEND_S: Final = 1.0
 """Seconds after which a proposal without an outcome is sent again, even over the same link."""
 
-#: Largest work of an entry, measured in bytes of uncompressed commands. While a member applies an entry,
-#: reads that the entry may affect wait. The limit is about 20,000 registered topics, 40,000 removed topics or
-#: 2,000 small commands, which take 20 ms on one processor core. A larger command has an entry to itself.
+#: Largest work of an entry, measured in bytes of uncompressed commands. Applying an entry delays the reads
+#: that the entry may affect. The limit is about 20,000 registered topics, 40,000 removed topics or 2,000
+#: small commands, which take 20 ms on one processor core. A larger command has an entry to itself.
 _ENTRY_WORK_MAX: Final = 2 * 1024 * 1024
 _COMMAND_WORK: Final = 1000
 _PAIR_WORK: Final = 50
@@ -213,11 +214,13 @@ class ProposalBook:
     def defer(self, deferral: Deferral, *, term: int) -> None:
         """Record that the leader of ``term`` did not append a copy of a proposal, see :meth:`released`.
 
-        Only the answer to the newest copy counts. Copies reach the leader in the order in which they were
-        sent, because a new link replaces the old link. So when the leader answers the newest copy, no older
-        copy can reach the leader any more. If the leader appended an older copy, the index of that entry is
-        not above the index in the leader's answer. The answer to an older copy does not say whether the
-        leader appended a newer copy.
+        Only the answer to the newest copy counts:
+
+        - An answer to an older copy does not say whether the leader appended a newer copy.
+        - When the leader answers the newest copy, no older copy can reach the leader any more. Copies reach
+          it in the order in which they were sent, because a new link replaces the old link.
+        - If the leader has appended an older copy, the index of that entry is not above the index in the
+          answer.
         """
         waiting = self._waiting.get(deferral.sequence)
         if waiting is None or deferral.boot_id != self.boot_id:
@@ -312,7 +315,7 @@ class Sequencer:
     def __init__(self, *, term: int) -> None:
         self.term = term
         self._queue: dict[tuple[int, int], _Queued] = {}
-        self._queued_of: Counter[BrokerKey] = Counter()  # number of queued commands of each broker
+        self._queued_of: Counter[BrokerKey] = Counter()  # number of queued commands for each broker
         self._known: set[tuple[int, int]] = set()  # proposals that are queued or in flight
         # Key: a broker whose record will be changed by a queued command, or by a command of the entry in
         # flight. Value: None if a command is queued; else the index of the entry in flight.

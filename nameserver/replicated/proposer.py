@@ -1,4 +1,4 @@
-"""The proposer: takes a registration or another change of this process from the decision to the answer.
+"""The proposer: it decides registrations and other changes, proposes them, and answers the requests.
 
 A registration that changes nothing is answered without the log, if this process may confirm the broker's
 record alone. All other changes enter the :class:`.proposals.ProposalBook`, which decides when a change is
@@ -72,7 +72,7 @@ NOT_BEGUN: Final = refusal(
 """Answer to a registration that was neither decided nor proposed."""
 
 _GIVEN_UP_MAX: Final = 256
-"""Largest number of late proposals that end in one turn of the loop."""
+"""Largest number of late proposals that are ended in one iteration of the loop."""
 
 PROPOSE_BYTES: Final = 1024 * 1024
 """Largest size in bytes of the commands in one message to the leader.
@@ -86,14 +86,16 @@ LATE_MAX: Final = 10_000
 
 @dataclass(slots=True)
 class _Registering:
-    """A registration in progress: decided, proposed, and decided again if the record has changed meanwhile.
+    """A registration that this process has begun and has not answered yet.
 
-    Callbacks move the registration forward; there is no asyncio task for it.
+    The process decides the registration, proposes the command, and waits for the outcome. If another entry
+    has changed the broker's record meanwhile, it decides the registration again. Callbacks do these steps;
+    there is no asyncio task for them.
 
     Attributes:
         answered: Called once with the answer, unless ``register`` returned the answer at once.
-        host: The host whose limits bound this broker's entries in the table.
-        turn_of: The host to which the queue of long work (:class:`Line`) counts this registration.
+        host: The host whose limit of table entries applies to this registration.
+        turn_of: The host for which this registration counts in the queue of long work (:class:`Line`).
         renewal: The decision by which the registration was answered without the log; else None.
         broker: The registering broker, once the request is decoded.
     """
@@ -109,7 +111,7 @@ class _Registering:
 
 
 class Proposer(Component):
-    """Answers registrations, and takes this process's changes through the log.
+    """Answers registrations, and gets the changes that this process decides into the log.
 
     Attributes:
         book: Proposals of this process without an outcome.
@@ -179,7 +181,7 @@ class Proposer(Component):
         return None if answer is None or answer is PROPOSED else self._counted(answer)
 
     def _decided(self, on: _Registering, answer: Answer) -> None:
-        """Answer a registration that waited in the queue, unless its command was proposed."""
+        """Answer a registration that waited in the queue of long work, unless its command was proposed."""
         if answer is not PROPOSED:
             on.answered(self._counted(answer))
 
@@ -378,8 +380,8 @@ class Proposer(Component):
             NoQuorum, NoRoom, CommandTooLarge, CommandFormatError: Nothing was proposed.
         """
         if isinstance(command, Limited) and command.limits is not None:
-            # All members must decide alike. So this process checks now what some member may not know: newer
-            # bounds, or limits in commands at all.
+            # All members must decide alike, but members of older releases do not know every limit. So this
+            # process itself checks the limits that some member may not know.
             alone = self._reporter.understood < LIMITS_FORMAT
             rejected = None
             if isinstance(command, RegisterBroker):
@@ -414,7 +416,7 @@ class Proposer(Component):
         return sequence
 
     def hand_over(self) -> None:
-        """Hand the leader the proposals that it does not have yet."""
+        """Hand the leader all proposals that it may not have yet."""
         if not self.book:
             return
         now, term, leader = self._loop.time(), self._member.term, self._member.leader
@@ -468,7 +470,9 @@ class Proposer(Component):
         for sequence in self.book.beyond(FIRST_FORMAT):
             self._end(sequence, Moved(revision=self._table.revision), later=True)
         self.book.applied(term)
-        self._repeats.clear()  # valid for the old table only, but the new table may have the same revision
+        # Forget the stored registrations: they belong to the old table, but the new table may have its
+        # revision.
+        self._repeats.clear()
 
     def settle(self, sequence: int, verdict: Verdict) -> None:
         """Record the outcome of a proposal of this process.
@@ -535,7 +539,7 @@ class Proposer(Component):
         for pending in late[:_GIVEN_UP_MAX]:
             self._give_up(pending)
         if len(late) > _GIVEN_UP_MAX:
-            self._give_up_at(self._loop.time())  # the others in the next turn of the loop
+            self._give_up_at(self._loop.time())  # end the other late proposals in the next iteration
         elif self.book:
             self._give_up_at(min(pending.deadline for pending in self.book) - ANSWER_MARGIN_S)
 

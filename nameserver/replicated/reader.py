@@ -61,7 +61,7 @@ class Reader(Component):
         self._late_timer: asyncio.TimerHandle | None = None
         self._asking: asyncio.Handle | None = None  # scheduled call that sends the next barrier
         self._asks_soon = False
-        self._joined_latest = 0  # the latest barrier that a read joined; _joined_by is that read's callback
+        self._joined_latest = 0  # latest barrier that a read joined, with the callback in _joined_by
         self._joined_by: BarrierPassed | None = None
 
     async def await_view(
@@ -90,7 +90,7 @@ class Reader(Component):
         return self._table.view
 
     def end(self) -> None:
-        """Answer all waiting reads, because this process ends."""
+        """Wake or refuse all waiting reads, because this process ends."""
         wake(self._contact_waiters)
         self._refuse(up_to=math.inf)
 
@@ -129,8 +129,8 @@ class Reader(Component):
     async def await_contact(self, *, deadline: float, otherwise: Callable[[], bool] | None = None) -> None:
         """Return as soon as this member is in contact with a leader.
 
-        Evidence of contact can become valid only after the half applied entry is complete. If this member
-        will then be in contact, return also when ``otherwise`` returns True.
+        Some evidence of contact becomes valid only when the half applied entry is complete. If only this
+        entry still prevents contact, return also when ``otherwise`` returns True.
 
         Raises:
             NoQuorum: This member was not in contact by the deadline.
@@ -211,7 +211,7 @@ class Reader(Component):
         return number
 
     def take_index(self, answer: ReadIndexReply) -> None:
-        """Handle the leader's answer to a barrier."""
+        """Take the index that the leader sent for a barrier; answer the reads that need not wait any more."""
         self._barriers.confirmed(answer.number, answer.index)
         self.answer_waiting()
 
@@ -256,7 +256,7 @@ class Reader(Component):
             return term, leader, 0
         if leader is None or leader not in self._links or self._reporter.term != term:
             return None
-        if self._reporter.leader_reads < BARRIER_FORMAT:  # an older release, or its format is not known yet
+        if self._reporter.leader_reads < BARRIER_FORMAT:  # the leader may not know the message
             return None
         return term, leader, self._links[leader]
 

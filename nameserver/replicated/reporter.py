@@ -1,4 +1,4 @@
-"""One member's reports about brokers, and the part of the reports that leaders have acknowledged.
+"""One member's reports about brokers, and the evidence that the leader has acknowledged.
 
 The leader's side is :mod:`.failure_detector`. This module does no I/O and reads no clock: callers pass times,
 in seconds of the liveness clock of the process that runs the code.
@@ -29,8 +29,8 @@ PRUNE_PERIOD_S: Final = 5.0
 FRESH_SHARE: Final = 0.75
 """Greatest age of a fresh last-seen time, as a fraction of the broker's lease.
 
-The last-seen time is the newest one that a leader has acknowledged. While it is fresh, a registration
-without changes of this broker is answered without the log.
+The last-seen time is the newest one that a leader has acknowledged. While it is fresh, a registration of
+this broker that changes nothing is answered without the log.
 """
 
 
@@ -68,7 +68,7 @@ class Reporter:
         self._acknowledged_in_term = False
         self._outstanding: deque[tuple[int, Report]] = deque()  # parts sent, each with its report's number
         self.hearings: dict[BrokerKey, float] = {}
-        """Last-seen time of each broker, as the leader of this term counts it."""
+        """Last-seen time of each broker, as the leader of this term has sent it."""
         self._hearings_seen = 0
         self._last_at: float | None = None
         self.leader_reads = 0
@@ -97,7 +97,7 @@ class Reporter:
         """Return the changes since the last acknowledged report, in parts; nearly always there is one part.
 
         The parts must be sent in this order, because each part builds on the part before. First come the
-        last-seen times that the former leader counted. Changes follow, the oldest first.
+        last-seen times that the former leader had sent to this member. The changes follow, the oldest first.
         """
         self._last_at = self._liveness.clock
         self._number += 1
@@ -105,8 +105,8 @@ class Reporter:
             self._outstanding.popleft()
         handing = not self._acknowledged_in_term and bool(self._handed)
         base = self.base
-        # Items of the report, each with a version: if a part of the report ends with the item, this is the
-        # part's version.
+        # Items of the report, each with a version. If a part of the report ends with an item, the part gets
+        # the item's version.
         news: list[tuple[Hearing | BrokerContact, int]] = []
         if handing:
             news += [(Hearing(**broker._asdict(), heard_at=at), base) for broker, at in self._handed.items()]
@@ -197,7 +197,7 @@ class Reporter:
 
 
 def _line_of(broker: BrokerKey, contact: Contact) -> BrokerContact:
-    """Return the report's entry for one broker."""
+    """Return the evidence about one broker in the form of a report."""
     closing = contact.closing
     return BrokerContact(
         **broker._asdict(),

@@ -1,4 +1,4 @@
-"""Liveness of brokers at one member: records evidence from the member's connections and reports it.
+"""Evidence about brokers at one member: recorded from its connections, and reported to the leader.
 
 The modules :mod:`routekeeper.nameserver.liveness` and :mod:`.reporter` make the decisions; they do no I/O.
 All evidence passes through this module, so that the leader gets all of it.
@@ -85,7 +85,7 @@ class Reports(Component):
         self._work_soon()
 
     def tick(self) -> None:
-        """Advance the liveness clock; if their periods are over, forget old brokers and make a report due."""
+        """Advance the liveness clock. At intervals, also forget old brokers, and make a report due."""
         liveness = self._liveness
         self._advance()
         if liveness.clock >= self._prune_at:

@@ -1,7 +1,7 @@
 """The route table: brokers, topics and KV configuration, as a deterministic state machine.
 
 This package holds all code that defines routes and changes them. It does no I/O and reads no clock. Only
-``store.py`` and the parts that it uses hold state. The functions that apply commands take the store as an
+``store.py`` and the modules that it uses hold state. The functions that apply commands take the store as an
 argument.
 
     table.py           RouteTable: applies a command and returns a verdict

@@ -1,4 +1,7 @@
-"""The brokers of a route table: records, names with their addresses, and their part of the digests."""
+"""The brokers of a route table: broker records, and broker names with their addresses.
+
+This module also computes the brokers' part of the digests.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +46,8 @@ class BrokerStore:
         self._ledger = ledger
         self.names = dict(names)
         self.records = dict(records)
-        # For each record, the number by which it counts in the digest. A changed record's number is computed
-        # only when the digest is read, because computing it at each registration would cost too much.
+        # For each record, the number that it adds to the digest. The number of a changed record is computed
+        # only when the digest is read: computing it at each registration would cost too much.
         self._record_marks: dict[BrokerKey, int] = {}
         self.shown = sum(map(_filter_mark, records.values()))
         self._rest = 0
@@ -64,7 +67,7 @@ class BrokerStore:
         return self._rest
 
     def shown_at(self, names: Iterable[str]) -> int:
-        """Return the latest ``route_revision`` of these broker names, see :class:`NameEntry`."""
+        """Return the largest ``route_revision`` of these broker names, see :class:`NameEntry`."""
         return max([self.names[BrokerName(name)].route_revision for name in names])
 
     def put_record(self, broker: BrokerKey, record: Record | None, revision: int) -> None:
@@ -94,7 +97,7 @@ class BrokerStore:
             self._ledger.add(record.host, brokers=1, size=size_of_record(record))
 
     def renew_name(self, name: BrokerName, entry: NameEntry, revision: int) -> None:
-        """Give a broker name's entry a new revision, because only permissions of queues have changed."""
+        """Give a broker name's entry a new revision after permissions of its queues have changed."""
         self._rest += _revision_mark(name) * (revision - entry.revision)
         self.names[name] = replace(entry, revision=revision)
 

@@ -1,4 +1,4 @@
-"""Content of the route table: immutable values, and *marks*, the numbers by which values count in digests.
+"""Content of the route table: immutable values, and *marks*, the hashes that values add to digests.
 
 Most topics have equal queue data at the same brokers, so they share one :class:`QueueSet`. The garbage
 collector does not track the most numerous classes (``gc=False``): their objects cannot be part of a cycle.
@@ -36,7 +36,7 @@ _encode_parts: Final = msgspec.msgpack.Encoder().encode
 
 
 def mark_of(*parts: Any) -> int:
-    """Return the mark of a fact: a hash of 128 bits, equal in every process, that is added to a digest."""
+    """Return the mark of a fact in the table: a hash of 128 bits that is the same in every process."""
     return int.from_bytes(blake2b(_encode_parts(parts), digest_size=16).digest(), "big")
 
 
@@ -50,7 +50,7 @@ def mark_of_topic(topic: str) -> int:
 
 
 def sum_of_products(left: list[int], right: list[int]) -> int:
-    """Return the sum of the products of both lists' elements, in slices: see :data:`SLICE`."""
+    """Multiply the lists' elements in pairs, and return the sum of the products; see :data:`SLICE`."""
     total = 0
     for start in range(0, len(left), SLICE):
         end = start + SLICE
@@ -59,7 +59,7 @@ def sum_of_products(left: list[int], right: list[int]) -> int:
 
 
 def made_of(kind: type[_Struct], *members: Any) -> _Struct:
-    """Make a struct from its members' values in order: the reverse of :func:`astuple`."""
+    """Make a struct from its fields' values, in the order of the fields: the reverse of :func:`astuple`."""
     return kind(**dict(zip(kind.__struct_fields__, members, strict=True)))
 
 
@@ -77,7 +77,7 @@ class Share(msgspec.Struct, frozen=True, gc=False, eq=False):
     A table keeps one object of each value, so two equal values are the same object.
 
     Attributes:
-        mark: Hash of the data, as a number that counts in digests.
+        mark: Hash of the data, as a number that is added to digests.
     """
 
     data: QueueData
@@ -94,7 +94,7 @@ class QueueSet(msgspec.Struct, frozen=True, gc=False, eq=False):
     A table keeps one object of each value, so two equal values are the same object.
 
     Attributes:
-        by_name: Broker name to queue data; never changed, and empty in :data:`NO_QUEUES` only.
+        by_name: Queue data by broker name. The mapping never changes; only in :data:`NO_QUEUES` it is empty.
         mark: Sum of the hashes (marks) of this set's :class:`Share` objects, modulo 2**128.
     """
 
@@ -107,13 +107,15 @@ NO_QUEUES: Final = QueueSet({}, 0)
 
 
 class TopicEntry(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """A topic in the table. Entries and their maps are replaced, never changed, so copies may share them.
+    """A topic in the table.
+
+    An entry and its mappings are replaced, never changed, so copies of the table may share them.
 
     Topics that one command sets to the same values share one entry.
 
     Attributes:
         queue_set: Queue data by broker name.
-        mappings: Broker name to mapping info of a static topic; only names that are in ``queues``.
+        mappings: Mapping infos of a static topic, by broker name. Each of these names is also in ``queues``.
         revision: Revision of the last change of the entry itself; see :meth:`RouteView.topic_revision`.
         host: Host to whose topics this topic belongs. The topics of each host are limited, see
             :class:`.room.Ledger`.
@@ -126,7 +128,7 @@ class TopicEntry(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def queues(self) -> Mapping[str, QueueData]:
-        """Broker name to queue data; never empty."""
+        """Queue data by broker name; never empty."""
         return self.queue_set.by_name
 
 
@@ -137,12 +139,12 @@ class NameEntry(msgspec.Struct, frozen=True, kw_only=True):
         cluster: Cluster of the first registration. It stays while the name exists, as RocketMQ documents.
         clusters: All clusters under which the name registered, in alphabetical order. Requests 106 and 224
             list the name in each of them.
-        addrs: Broker id to record key; never empty in a table.
+        addrs: Keys of the brokers' records, by broker id; never empty in a table.
         revision: Revision of the last change of addresses, ids or permissions.
         route_revision: Revision of the last change that shows in the routes of all topics of the name.
         perms_set: True if an operator changed permissions (requests 205, 327), and no full registration with
-            a new data version has come since then. While this is True, a registration with an equal data
-            version does not change the permissions of the topics that it lists.
+            a new data version has arrived since. While this is True, a registration with an equal data
+            version does not change the permissions of its topics.
         host: Host whose limits bound the queue data of this name, see :class:`.room.Ledger`.
     """
 
@@ -161,8 +163,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One registered broker process.
 
     Attributes:
-        complete: False if the last registration was incremental. Then even a registration with the data
-            version of this record counts as different from the record.
+        complete: False if the last registration was incremental. If so, a registration counts as different
+            from this record, even if it has the record's data version.
         filter_servers: Addresses of the broker's filter servers; empty if it has none.
         revision: Revision of the last change, or of the last :class:`Touch`.
         host: Host to whose brokers this broker belongs. The brokers of each host are limited, see

@@ -1,9 +1,11 @@
 """The snapshot of the route table's whole state, as a value and as bytes.
 
 The bytes are one msgpack array that starts with its format version. Equal queue data and queue sets are
-written only once. The values of topics are written as columns, because one call into C reads or writes a
-whole column. A thread blocks the event loop during each such call. So columns are split into slices of some
-thousand topics.
+written only once.
+
+The values of topics are written as columns, because one call of a C function then reads or writes a whole
+column. During such a call, no other thread of the process can run, so even the event loop must wait.
+Therefore columns are split into slices of some thousand topics.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ IMAGE_VERSION: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """A copy of all replicated state at one revision. It shares its immutable values with the table.
+    """A copy of all replicated state at one revision. The copy and the table share immutable values.
 
     Attributes:
         floor, limited: See :class:`.tombstones.Tombstones` and :class:`.store.RouteStore`.
@@ -66,7 +68,10 @@ class ImageError(Exception):
 
 
 class _Slice(msgspec.Struct, array_like=True):
-    """Some topics as columns. ``sets`` and ``hosts`` hold positions in the lists of :class:`_ImageBody`."""
+    """Some topics, written as columns.
+
+    ``sets`` and ``hosts`` contain positions in the lists of :class:`_ImageBody`.
+    """
 
     topics: list[str]
     revisions: list[int]
@@ -81,17 +86,19 @@ class _ImageBody(msgspec.Struct, array_like=True):
         queue_datas: Members of :class:`QueueData`, in order.
         queue_sets: Each set as positions in ``queue_datas``.
         slices: Topics; each slice is an encoded :class:`_Slice`.
-        mappings: Mappings by topic, only for topics that have mappings: broker name, epoch, info.
-        names: Broker name, followed by the members of :class:`NameEntry` without the last two members. Each
-            record key in ``addrs`` is written as two texts.
-        records: Members of :class:`Record` without the last one; ``broker`` is written as two texts, and
-            ``data_version`` as a tuple.
+        mappings: Mapping infos by topic, each as broker name, epoch and info. Topics without mapping infos
+            are left out.
+        names: For each broker name: the name, followed by the members of :class:`NameEntry` except the last
+            two. Each record key in ``addrs`` is written as two texts.
+        records: For each record: the members of :class:`Record` except the last one; ``broker`` is written as
+            two texts, and ``data_version`` as a tuple.
         kv_seen: True if a namespace was ever created. Namespaces are never removed.
         gone_topics, gone_topic_revisions: Columns of removed topics and the revisions of their removals. The
             removals of other kinds are in ``tombstones``.
-        perms_set: Broker names whose :class:`NameEntry` has this flag. Older programs omit this member.
-        hosts: Hosts whose limits bound at least one entry. Older programs omit ``hosts``, and the lists of
-            positions in ``hosts``.
+        perms_set: Broker names whose :class:`NameEntry` has this flag. Snapshots of older programs lack this
+            member.
+        hosts: Hosts whose limits bound at least one entry. Snapshots of older programs lack ``hosts`` and the
+            positions in it.
         host_of_name, host_of_record: Positions in ``hosts``, in the order of ``names`` and ``records``.
     """
 

@@ -82,7 +82,7 @@ class KvStore:
             self.shown += mark_of("s", namespace)
 
     def excess(self, namespace: str, key: str, value: str | None) -> int:
-        """Return 0 if a put is allowed, else the size in bytes that the configuration would have after it.
+        """Return 0 if a put is allowed; otherwise the configuration's size in bytes after the put.
 
         A put is refused if this size would be above :data:`KV_BYTES_MAX` and above the present size.
         """

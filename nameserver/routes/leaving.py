@@ -1,4 +1,4 @@
-"""Changes of the route table when a broker is removed; for the reasons see :class:`LeaveReason`."""
+"""Changes of the route table when a broker is removed. :class:`LeaveReason` lists the reasons for a removal."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Leaving:
             self.draft.commit()
             if facts.topics:
                 facts.topics.update(self._topics)
-            else:  # nearly always: take the map without a copy
+            else:  # the usual case: use the mapping itself, not a copy
                 facts.topics = self._topics
         if not addrs:
             if self._topics:
@@ -74,7 +74,7 @@ class Leaving:
 
 
 def drop(store: RouteStore, broker: BrokerKey, reason: LeaveReason) -> Steps[Applied]:
-    """Remove one broker as a separate change of the table, with a revision of its own."""
+    """Remove one broker by a separate change of the table, which has its own revision."""
     leaving = Leaving(store, broker)
     yield from leaving.prepare()
     store.revision += 1
@@ -94,7 +94,7 @@ def forget_record(store: RouteStore, broker: BrokerKey, reason: LeaveReason, fac
 def note_min_change(
     entry: NameEntry, *, offline: BrokerAddr | None, ha_addr: str | None, facts: Facts
 ) -> None:
-    """Add to ``facts`` the broker that now has the smallest id of a broker name, and the brokers to notify.
+    """Add to ``facts`` the change of a broker name's smallest id, with the brokers to notify of it.
 
     Args:
         offline: Address of the broker that was removed; None if a broker was added.

@@ -1,4 +1,4 @@
-"""Encoded lists for clients; a list is used again while it contains all changes that a reader must see."""
+"""Encoded lists for clients. Each list is used for many requests, until a reader must see a later change."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Final
 
 #: Largest size in bytes of all kept lists together. A list of 100,000 topics has 3 MB.
 LISTINGS_BYTES_MAX: Final = 64 * 1024 * 1024
-#: Lists below this size in bytes are not kept but made anew for each request. Otherwise a client could fill
-#: the memory: it could ask for many clusters that do not exist, and each short list would be kept.
+#: Lists below this size in bytes are not kept, but made anew for each request. Otherwise a client could fill
+#: the memory with short lists, by asking for many clusters that do not exist.
 _WORTH_KEEPING: Final = 4 * 1024
 
 
 class Listings:
-    """The last lists of a table, each with the revision of the table that it shows."""
+    """The last encoded lists of a table, each with the table's revision at which it was made."""
 
     __slots__ = ("_kept", "_size")
 
@@ -22,14 +22,14 @@ class Listings:
         self._size = 0
 
     def find(self, key: Hashable, *, revision: int) -> bytes | None:
-        """Return the kept list for a key if it shows this revision or a later one, else None."""
+        """Return the kept list for a key if it was made at this revision or later, else None."""
         made_at, found = self._kept.get(key, (-1, b""))
         return found if made_at >= revision else None
 
     def keep(self, key: Hashable, made: bytes, *, revision: int) -> None:
-        """Keep a list that shows a revision, in place of the former list for its key.
+        """Keep a list that was made at a revision. It replaces the former list for its key.
 
-        If the lists exceed their limit, forget those that were made first.
+        If the kept lists exceed their size limit, forget the lists that were made first.
         """
         self._forget(key)
         if not _WORTH_KEEPING <= len(made) <= LISTINGS_BYTES_MAX:

@@ -49,7 +49,7 @@ Sender: TypeAlias = RegisterBroker | Registration
 def would_change(store: RouteStore, command: RegisterBroker) -> Steps[bool]:
     """Return True if a registration would change the table.
 
-    The result is valid until an entry changes that was used to compute the command, see
+    The result is valid while the entries from which the command was computed stay the same, see
     :meth:`.table.RouteTable.moved`.
     """
     news = _says_news(store, command)
@@ -59,9 +59,9 @@ def would_change(store: RouteStore, command: RegisterBroker) -> Steps[bool]:
 
 
 def _says_news(store: RouteStore, command: RegisterBroker) -> bool | None:
-    """Return True if a registration changes the table, False if it does not.
+    """Return True if a registration changes the table, and False if it does not.
 
-    Return None if the registration's topics must be compared to decide that.
+    Return None if this depends on the registration's topics, which are not compared here.
     """
     record, name = store.brokers.records.get(command.broker), store.brokers.names.get(command.broker_name)
     if _is_fenced(store, command, name):
@@ -86,20 +86,21 @@ def _brings_news(store: RouteStore, command: RegisterBroker, brought: Mapping[st
 
 
 def with_set_perms(store: RouteStore, said: Registration) -> Steps[Registration]:
-    """Return a registration; replace permissions that the broker may not change now by those of the table.
+    """Return a registration with the table's permissions, if the broker may not change permissions now.
 
-    The permissions are the table's permissions at the first step.
+    These permissions are read at the first step. If the broker may change permissions, return ``said``
+    unchanged.
 
-    A registration whose data version is already in the broker's record can contain only one new thing: the
-    content of an incremental registration that was lost. So the registration must not change permissions that
-    an operator set. RocketMQ behaves in the same manner.
+    If the registration has the data version of the broker's record, the broker has changed nothing since it
+    sent this version. So the registration must not change permissions that an operator has set meanwhile. It
+    can only add the content of a lost incremental registration. RocketMQ behaves in the same manner.
     """
     record, name = store.brokers.records.get(said.broker), store.brokers.names.get(said.broker_name)
     if (
         record is None
         or name is None
         or not name.perms_set
-        or record.complete  # then topics are not compared at all if the data version is equal
+        or record.complete  # with a complete record, topics of an equal data version are not compared
         or not _same_place(record, said)
         or record.data_version != said.data_version
     ):
@@ -136,8 +137,8 @@ def register_reply(store: RouteStore, of: Sender | Touch | Record) -> RegisterRe
 def register(store: RouteStore, command: RegisterBroker) -> Steps[Verdict]:
     """Apply a registration command.
 
-    The caller has checked with :meth:`.table.RouteTable.moved` that no entry has changed that was used to
-    compute the command.
+    The caller has checked with :meth:`.table.RouteTable.moved` that the entries from which the command was
+    computed have not changed.
     """
     news = _says_news(store, command)
     broker, brokers, name_key = command.broker, store.brokers, command.broker_name
@@ -147,7 +148,7 @@ def register(store: RouteStore, command: RegisterBroker) -> Steps[Verdict]:
     if news is False or (news is None and not _brings_news(store, command, differing)):
         return NoChange(revision=store.revision, reply=register_reply(store, command))
     if is_fenced:
-        # Remove the broker's record: otherwise its address would stay listed under its former id.
+        # Remove the broker's record: otherwise the broker's address would stay listed under the former id.
         return (yield from _fenced(store, command))
     limits = command.limits
     added = new_topics(store, name_key, differing or {})
@@ -225,7 +226,8 @@ def _fenced(store: RouteStore, command: RegisterBroker) -> Steps[Verdict]:
 def _is_fenced(store: RouteStore, command: RegisterBroker, name: NameEntry | None) -> bool:
     """Return True if another address holds the broker id with a greater state version (RocketMQ 5.x).
 
-    Such a registration adds nothing to the table. If its broker has a record, the record is removed.
+    Such a registration adds nothing to the table. If the registering broker has a record, this record is
+    removed.
     """
     if name is None:
         return False
@@ -236,7 +238,10 @@ def _is_fenced(store: RouteStore, command: RegisterBroker, name: NameEntry | Non
 
 
 def _take_place(store: RouteStore, command: RegisterBroker, name: NameEntry, facts: Facts) -> NameEntry:
-    """Return the name's entry with the registering broker; remove other brokers with this address or id."""
+    """Add the registering broker to its name's entry, and return the entry.
+
+    Remove other brokers of the name that have this address or this id.
+    """
     for broker in _displaced(name, command):
         same_address = broker.broker_addr == command.broker_addr
         reason = LeaveReason.MOVED if same_address else LeaveReason.DISPLACED
@@ -264,7 +269,7 @@ def _displaced(name: NameEntry, command: RegisterBroker) -> list[BrokerKey]:
 
 
 def _addrs_with(name: NameEntry, command: RegisterBroker) -> dict[int, BrokerKey]:
-    """Return a name's addresses in order of ids, with the address of the registering broker."""
+    """Return a name's addresses in the order of broker ids, including the registering broker's address."""
     addrs = {i: key for i, key in name.addrs.items() if key.broker_addr != command.broker_addr}
     addrs[command.broker_id] = command.broker
     return dict(sorted(addrs.items()))
@@ -273,7 +278,7 @@ def _addrs_with(name: NameEntry, command: RegisterBroker) -> dict[int, BrokerKey
 def _absent(store: RouteStore, command: RegisterBroker) -> tuple[str, ...]:
     """Return the topics that a registration removes from its broker name, because it does not list them.
 
-    The setting (``delete_absent``) must allow the removal; else no topic is returned.
+    Return no topic if the setting ``delete_absent`` does not allow the removal.
     """
     if not command.delete_absent or command.incremental or command.mappings:
         return ()
@@ -282,7 +287,10 @@ def _absent(store: RouteStore, command: RegisterBroker) -> tuple[str, ...]:
 
 
 def _brought(store: RouteStore, command: RegisterBroker) -> Steps[dict[str, Share] | None]:
-    """Return the topics in which a registration differs from the table; None if topics are not compared."""
+    """Return the topics for which a registration has other queue data than the table.
+
+    Return None if the topics need not be compared.
+    """
     record = store.brokers.records.get(command.broker)
     name = store.brokers.names.get(command.broker_name) or NameEntry(cluster=command.cluster_name)
     if (
@@ -310,7 +318,7 @@ def excess_of_registration(store: RouteStore, command: RegisterBroker) -> Steps[
 
 
 def has_bounds_of_its_own(store: RouteStore, said: Sender) -> bool:
-    """Return True if a registration has content that only a strict table bounds (:class:`RouteStore`)."""
+    """Return True if a registration has content whose limits only a strict :class:`RouteStore` checks."""
     name = store.brokers.names.get(said.broker_name)
     return bool(said.mappings) or (name is not None and said.broker.cluster_name not in name.clusters)
 
@@ -355,7 +363,7 @@ def _excess(
         )
     if command.mappings:
         adding = frozenset(topics if strict else ())
-        work = 0  # mapping infos that this step has looked at
+        work = 0  # number of mapping infos that this step has looked at
         for mapping in command.mappings:
             if mapping.topic not in adding and not _new_mapping(store, command.broker_name, mapping):
                 continue
@@ -388,7 +396,7 @@ def new_topics(store: RouteStore, name: str, topics: Iterable[str]) -> list[str]
 
 
 def room_for(store: RouteStore, topics: list[str], *, size: int = 0) -> Held:
-    """Return the amounts by which the table grows when a broker name gets queue data of these new topics."""
+    """Return how much the table grows if a broker name gets queue data of these new topics."""
     entries = store.topics.entries
     unknown = [topic for topic in topics if topic not in entries]
     return Held(topics=len(unknown), pairs=len(topics), size=size_of(unknown) + size)
@@ -411,7 +419,7 @@ def excess_of(
 
 
 class _Topics:
-    """The changes of topics by a registration. Call :meth:`prepare`, then :meth:`commit`.
+    """The changes that a registration makes to topics. Call :meth:`prepare`, then :meth:`commit`.
 
     Args:
         host, over: See :class:`Draft`.
@@ -467,7 +475,7 @@ class _Topics:
 
 
 def _mappings_size(store: RouteStore, name: BrokerName, mapping: QueueMapping) -> int:
-    """Return the bytes of all mapping infos of a topic after a broker name has got a new one."""
+    """Return the size in bytes of a topic's mapping infos, including a new one from a broker name."""
     entry = store.topics.entries.get(mapping.topic)
     others = () if entry is None else [of.info for other, of in entry.mappings.items() if other != name]
     return size_of([mapping.info, *others])
@@ -505,9 +513,9 @@ def _same_place(record: Record, said: Sender | Touch) -> bool:
 
 
 def says_the_same(said: Sender | Touch, record: Record, name: NameEntry) -> bool:
-    """Return True if the broker's own values in ``said`` equal the values in the table.
+    """Return True if the values of the broker itself in ``said`` equal the table's values.
 
-    The values are name, id, addresses, lease, settings and filter servers. Topics are not compared.
+    These values are name, id, addresses, lease, settings and filter servers, but not the topics.
     """
     return (
         record.broker_name == said.broker_name  # copied from _same_place, because a call would cost time
@@ -521,7 +529,7 @@ def says_the_same(said: Sender | Touch, record: Record, name: NameEntry) -> bool
 
 
 def is_contained(record: Record, version: DataVersion, *, incremental: bool) -> bool:
-    """Return True if a registration is incremental and late: the broker's record already contains it."""
+    """Return True if a registration is incremental, and the broker's record already contains its changes."""
     return incremental and record.complete and version.contained_in(record.data_version)
 
 

@@ -13,7 +13,7 @@ from routekeeper.remoting.codes import ResponseCode
 
 
 class Held(msgspec.Struct):
-    """Counts of a table's content, in total or for one host.
+    """Size of a table's content, in total or for one host.
 
     Attributes:
         pairs: Number of pairs of a topic and a broker name that has queue data of the topic.
@@ -28,15 +28,18 @@ class Held(msgspec.Struct):
 
 
 class Ledger:
-    """Sums of a table's content. Each change updates the sums by a few additions.
+    """Sizes of a table's content, in total and for each host.
 
-    A host is charged for this content, that is, the content counts against the host's limits:
+    Each change updates these sums by a few additions.
+
+    The following content counts against the limits of a host:
 
     - the records of brokers that register from the host;
     - the topics that the host registered first;
     - the pairs of each broker name for which the host added the latest topic.
 
-    A stranger can choose the names and addresses of brokers, but not the host of its connection.
+    The host of a connection is used, because a stranger can choose the names and addresses of brokers, but
+    not this host.
 
     Attributes:
         whole: Sums of the whole table.
@@ -50,7 +53,7 @@ class Ledger:
         self.by_host: dict[str, Held] = {}
 
     def add(self, host: str, *, topics: int = 0, pairs: int = 0, brokers: int = 0, size: int = 0) -> None:
-        """Add content to a host's sums and to the whole sums; a negative number subtracts."""
+        """Add content to the sums of a host and of the whole table. Negative numbers subtract content."""
         held = self.by_host.get(host)
         if held is None:
             held = self.by_host[host] = Held()
@@ -78,11 +81,14 @@ _MEASURES: Final = (
 
 
 def excess(ledger: Ledger, limits: TableLimits | None, more: Held, *, moved: Held) -> Rejected | None:
-    """Return the limit that a change would exceed; None if it exceeds none. Only growth can be refused.
+    """Return the limit that a change would exceed; None if it exceeds none.
+
+    A change that does not enlarge the table exceeds no limit.
 
     Args:
         more: Content that the change adds to the table.
-        moved: Existing content that would newly count against the limits of the change's host.
+        moved: Existing content that counts against another host's limits now, and would count against the
+            change's host.
     """
     if limits is None:
         return None

@@ -33,7 +33,7 @@ def _merging(one: list[str], other: list[str]) -> Steps[list[str]]:
         one, other = other, one
     if not other or len(one) + len(other) <= MERGE_MAX:
         merged = one + other
-        merged.sort()  # Fast: the list consists of two sorted runs, which sort() only merges.
+        merged.sort()  # This is fast: the list consists of two sorted parts, which sort() only merges.
         yield
         return merged
     half = len(one) // 2

@@ -39,7 +39,7 @@ class RouteStore:
             compared. It is stored beside the table's snapshot, not in the snapshot.
         listings: Lists for clients, encoded at this revision. :meth:`adopt` exchanges them with the state.
         ledger: Sizes of the content, in total and per host.
-        limited: True after the first command with limits was applied. Then all members understand limits.
+        limited: True once a command with limits was applied. All members then understand limits.
         strict: True if applying a command checks every bound. False for a replicated table: members of two
             releases must reach equal verdicts, so bounds that the log's format does not know are checked only
             before a command is proposed.
@@ -66,7 +66,7 @@ class RouteStore:
     def moved_at(self, kind: BaseKind, key: Hashable) -> int:
         """Return the revision of the last change, addition or removal of an entry.
 
-        For an absent entry this is at least the floor, see :class:`Tombstones`.
+        For an absent entry, the result is at least the floor, see :class:`Tombstones`.
         """
         present = self.present(kind, key)
         return self.tombstones.removed_at(kind, key) if present is None else present
@@ -124,10 +124,10 @@ class RouteStore:
         )
 
     def adopt(self, other: RouteStore) -> None:
-        """Exchange state with another store, in constant time; existing views of the table stay valid.
+        """Exchange the state with another store, in constant time. Existing views of the table stay valid.
 
-        Afterwards the other store holds this store's former state. Freeing a large state takes long, so the
-        owner of the other store should free it when nothing is urgent.
+        The other store then has this store's former state. Freeing a large state takes long, so the owner of
+        the other store should free it at a time without urgent work.
         """
         for part in _STATE:
             mine, others = getattr(self, part), getattr(other, part)

@@ -84,7 +84,7 @@ class RouteTable(RouteStore):
     def adopt(self, other: RouteStore) -> None:
         """Exchange state with another store, see :meth:`RouteStore.adopt`, and make a new view object.
 
-        Readers that cache answers see by the new view object that their cached answers are invalid.
+        A reader that caches answers notices the new view object, and discards its cached answers.
         """
         super().adopt(other)
         self.view = RouteView(self)
@@ -96,10 +96,10 @@ class RouteTable(RouteStore):
         return finish(self.applying(command))
 
     def apply_at_once(self, command: Command) -> Verdict | None:
-        """Apply an :class:`Update` of few topics that the table has, without steps; return the verdict.
+        """Apply an :class:`Update` of few topics in one step, and return the verdict.
 
-        For any other command, do nothing and return None. A single registration takes 35 us; steps would add
-        2 us.
+        The table must have all these topics. For any other command, do nothing and return None. A single
+        registration takes 35 us; applying it in steps would take 2 us more.
         """
         return apply_few(self, command) if isinstance(command, Update) else None
 
@@ -143,14 +143,14 @@ class RouteTable(RouteStore):
         assert_never(command)
 
     def moved(self, command: Command) -> bool:
-        """Return True if an entry that the command was computed from has changed since."""
+        """Return True if an entry from which the command was computed has changed since then."""
         for base in bases(command):
             if self.moved_at(base.kind, base.key) > base.revision:
                 return True
         return isinstance(command, Update) and topic_dropped(self, command)
 
     def unnamed_pairs(self, command: Command) -> int:
-        """Return the number of a broker's topics that a command changes or removes without naming them."""
+        """Return how many of a broker's topics a command changes or removes without naming them."""
         if isinstance(command, Evict | UnregisterBroker):
             record = self.brokers.records.get(command.broker)
             return 0 if record is None else len(self.topics.of_name(record.broker_name))
@@ -161,7 +161,10 @@ class RouteTable(RouteStore):
     def shortened(
         self, said: Registration, *, delete_absent: bool, limits: TableLimits | None = None
     ) -> Update | None:
-        """Return the registration as a difference from the table, or None; see :func:`.updates.shortened`."""
+        """Return a command with the registration's differences from the table, or None.
+
+        See :func:`.updates.shortened`.
+        """
         return finish(shortened(self, said, delete_absent=delete_absent, limits=lambda: limits))
 
     # -- removed brokers -----------------------------------------------------------------------------------
@@ -210,7 +213,7 @@ class RouteTable(RouteStore):
         topics, names = self.topics, self.brokers.names
         if any(queues.broker_name not in names for queues in command.queues):
             return NoChange(revision=self.revision)
-        # If the command lists a broker name twice, the last entry counts.
+        # If the command lists a broker name twice, its last entry counts.
         after = {queues.broker_name: topics.share(*astuple(queues)) for queues in command.queues}
         changed = {
             name: share
@@ -232,8 +235,8 @@ class RouteTable(RouteStore):
         self.limited = self.limited or command.limits is not None
         for name, share in changed.items():
             topics.put(name, {command.topic: share}, self.revision)
-            # Give the name a new revision. If an older command to wipe permissions was decided before this
-            # change, the command then counts as outdated (*moved*).
+            # Give the name a new revision. A command to wipe permissions that was decided before this change
+            # is then outdated (*moved*).
             self.brokers.renew_name(name, names[name], self.revision)
         return Applied(revision=self.revision, topics=(command.topic,))
 
@@ -244,7 +247,8 @@ class RouteTable(RouteStore):
         if isinstance(command, Update):
             return finish(excess_of_update(self, command))
         if isinstance(command, RegisterTopic) and command.limits is not None:
-            names = dict.fromkeys(queues.broker_name for queues in command.queues)  # one may be listed twice
+            # The command may list a broker name twice.
+            names = dict.fromkeys(queues.broker_name for queues in command.queues)
             added = [name for name in names if command.topic not in self.topics.of_name(name)]
             known = all(name in self.brokers.names for name in names)
             if known and added:
@@ -293,7 +297,7 @@ class RouteTable(RouteStore):
         return Applied(revision=self.revision, topics=topics, kv_changed=True)
 
     def _import_kv(self, command: ImportKv) -> Verdict:
-        if self.kv.spaces:  # true even if all keys were deleted, because a namespace is never removed
+        if self.kv.spaces:  # also True after all keys were deleted, because a namespace is never removed
             return Rejected(
                 code=ResponseCode.SYSTEM_ERROR,
                 remark=f"KV configuration of {len(self.kv.spaces)} namespaces exists; an import needs none",

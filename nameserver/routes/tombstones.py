@@ -1,4 +1,7 @@
-"""The route table's memory of removed entries: topics, records, broker names and KV keys."""
+"""The revisions at which entries were removed from the route table.
+
+The entries are topics, records, broker names and KV keys.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ _NOTHING: Final[Mapping[str, int]] = {}
 
 
 class Tombstones:
-    """Removals by kind and key, each with its revision, and their part of the digest of all state.
+    """The revision of each removal, by kind and key. The removals are part of the digest of all state.
 
     Attributes:
         max: Largest number of removals, see :data:`TOMBSTONES_MAX`.
@@ -31,7 +34,7 @@ class Tombstones:
             the removals of topics here, see :meth:`topics_moved`.
         floor: Revision up to which removals may have been forgotten. An entry that is neither in the table
             nor listed here was removed at or before the floor, or never existed.
-        mark: Number by which all removals together count in the digest of all state.
+        mark: Number that all removals together add to the digest of all state.
     """
 
     __slots__ = ("_marks_at", "by_kind", "floor", "mark", "max")
@@ -57,7 +60,10 @@ class Tombstones:
         return max(self.by_kind[kind].get(key, 0), self.floor)
 
     def note(self, kind: BaseKind, key: Hashable, revision: int, *, present: bool) -> None:
-        """Remember the removal of an entry. If ``present``, the entry exists again: forget its removal."""
+        """Remember the removal of an entry.
+
+        If ``present`` is True, forget the removal instead, because the entry exists again.
+        """
         removals = self.by_kind[kind]
         removed_at = removals.pop(key, None)
         if removed_at is not None:
@@ -68,11 +74,11 @@ class Tombstones:
             self._bound()
 
     def topics_moved(self, marks: Mapping[int, int], removed: Mapping[str, int]) -> None:
-        """Remember removals of topics, and update :attr:`mark`, also for removals that the caller deleted.
+        """Remember new removals of topics, and update :attr:`mark` for added and deleted removals.
 
         Args:
             marks: For each revision, the sum of the hashes (marks) of the topics removed at this revision.
-                Removals that the caller deleted from :attr:`by_kind` count as negative.
+                Hashes of removals that the caller deleted from :attr:`by_kind` are subtracted.
             removed: The topics that are removed now, each with the present revision.
         """
         for revision, mark in marks.items():
@@ -92,9 +98,8 @@ class Tombstones:
         """Add removals of topics. If there are too many removals, forget the older half and raise the floor.
 
         Args:
-            removed: Removals of topics to put into :attr:`by_kind`, all of one revision. If older removals
-                must be forgotten, that happens first: the mapping is then smaller, and adding many keys to a
-                large mapping takes long.
+            removed: Removals of topics to put into :attr:`by_kind`, all of one revision. Older removals are
+                forgotten first, because adding many keys to a large mapping takes long.
         """
         kinds = self.by_kind
         if sum(map(len, kinds.values())) + len(removed) <= self.max:

@@ -69,8 +69,8 @@ class Pool:
 
     Attributes:
         topics: The name's queue data, by topic.
-        shares: Queue data by read queues, write queues, permission and flag. Most topics of a broker have
-            equal values and share one object, so different objects have different values.
+        shares: Queue data by read queues, write queues, permission and flag. Topics with equal values share
+            one object. Most topics of a broker have equal values.
         host: Host whose limits bound the queue data and the new topics of this name.
         size: Bytes of the name's mapping infos for static topics.
     """
@@ -91,10 +91,10 @@ _NO_POOL: Final = Pool()
 
 
 class Difference(msgspec.Struct):
-    """Topics for which a broker's registration differs from the table's queue data of its broker name.
+    """Topics for which a registration has other queue data than the table has for the broker name.
 
     Attributes:
-        topics: The topics that differ, with the queue data that the table is to store.
+        topics: These topics, with the new queue data.
         adds_topics: True if the table has no queue data of the broker name for one of these topics yet.
     """
 
@@ -115,7 +115,7 @@ class TopicStore:
         marks: Hashes of all topics in ``entries``, see :func:`mark_of_topic`.
         names: Each topic in ``entries``, as key and as value. All other mappings use these same objects as
             keys, so a hundred brokers with the same topics keep each name in memory once. Names are not
-            interned: Python 3.12 keeps interned texts for ever, and strangers can choose the names.
+            interned: Python 3.12 never frees interned texts, and strangers can choose the names.
         pools: Topics and derived data by broker name.
         shown: This store's part of the digest of the state that clients see.
         rest: This store's part of the digest of the replicated state that clients do not see. Removed entries
@@ -163,7 +163,7 @@ class TopicStore:
     # -- reading
 
     def share(self, name: str, *numbers: int) -> Share:
-        """Return the broker name's queue data object with these numbers; make the object if it is new.
+        """Return the broker name's shared queue data object with these numbers; make it if there is none.
 
         Args:
             numbers: Read queues, write queues, permission, flag.
@@ -206,13 +206,15 @@ class TopicStore:
         name: BrokerName,
         mask: int = -1,
     ) -> None:
-        """Find the topics for which queue data differ, like :meth:`find_differing`, but collect shares.
+        """Find the topics for which queue data differ, and collect :class:`Share` objects for these topics.
 
-        New shares are not put into the store here, because the command may still be rejected.
+        See :meth:`find_differing`. New Share objects are not put into the store here, because the command
+        may still be rejected.
 
         Args:
-            found: Receives the shares by topic; already contains the shares that earlier steps found.
-            made: Receives the new shares by content; already contains the new shares of earlier steps.
+            found: Receives the Share objects by topic; already contains the objects that earlier steps found.
+            made: Receives the new Share objects by content; already contains the new objects of earlier
+                steps.
         """
         pool = self.pools.get(name) or _NO_POOL
         listed, share_of, name_of = pool.topics.get, pool.shares.get, self.names.get
@@ -260,7 +262,7 @@ class TopicStore:
         draft.commit()
 
     def put_known(self, name: BrokerName, topics: Sequence[TopicQueues], revision: int) -> None:
-        """Store queue data of few topics that all exist already. Most changes are of this kind.
+        """Store queue data of a few topics, all of which exist already. Most changes are of this kind.
 
         Args:
             topics: Each topic once, with queue data that differ from the present data of the broker name.
@@ -313,7 +315,7 @@ class TopicStore:
         self._put_entry(mapping.topic, before, replace(before, mappings=mappings, revision=revision))
 
     def renew(self, topic: str, revision: int) -> bool:
-        """Record a change that only this topic's route shows; return True if the topic exists."""
+        """Record a change that affects only this topic's route; return True if the topic exists."""
         entry = self.entries.get(topic)
         if entry is None:
             return False
@@ -336,11 +338,12 @@ class TopicStore:
 
 
 class Draft:
-    """A change of one broker name's topics: prepared step by step, and made in one step.
+    """A change of one broker name's topics. It is prepared in many steps, and made in one step.
 
     Readers see nothing of the change before :meth:`commit`, and the whole change afterwards. The preparation
-    does the expensive work for each topic. So the commit needs only a few calls into C for all topics
-    together. Between the first step and the commit, the store may change only by the commit of ``over``.
+    does the expensive work for each topic. The commit then needs only a few calls of C functions for all
+    topics together. Between the first step and the commit, nothing may change the store, except the commit of
+    ``over``.
 
     Args:
         host: Host whose limits bound the new topics of this change; None for the broker name's host.
@@ -392,11 +395,12 @@ class Draft:
         # Hashes (marks) of topics that this change adds to the table, and of topics that it removes.
         self._new: dict[str, int] = {}
         self._removed: dict[str, int] = {}
-        self._removed_at: dict[str, int] = {}  # the topics of _removed; every value is _revision
-        # Topics of _new whose former removal the store remembers. Outer key: the revision of that removal.
-        # Inner key: the topic. Value: the topic's hash (mark).
+        self._removed_at: dict[str, int] = {}  # the topics of _removed, each with the value _revision
+        # Topics that this change adds, and whose earlier removal the store remembers. Outer key: the revision
+        # of that removal. Inner key: the topic. Value: the topic's hash (mark).
         self._back: dict[int, dict[str, int]] = {}
-        # The commit sees whether removals were forgotten since now: then the store has a new mapping.
+        # The store's present mapping of removed topics. If the store forgets removals before the commit, it
+        # gets another mapping object. The commit detects this.
         self._gone = store._tombstones.by_kind["topic"]
         self._sets: dict[int, QueueSet] = {} if over is None else over._sets
         # Key: old queue set and new share. Value: new queue set, and the difference of the two sets' marks.
@@ -405,8 +409,8 @@ class Draft:
         # For each host: the number of its topics that this change removes from the table, and the size of
         # these topics' names in bytes.
         self._lost: dict[str, list[int]] = {}
-        # Copies of the store's mappings with the change in them. The commit replaces the mappings by the
-        # copies. None for a small change, which is made in the mappings themselves.
+        # Changed copies of the store's mappings. The commit replaces the mappings by these copies. None for a
+        # small change: the commit then changes the mappings themselves.
         self._made: tuple[dict[str, Share], dict[str, TopicEntry], dict[str, int], dict[str, str]] | None = (
             None
         )
@@ -451,7 +455,7 @@ class Draft:
             self._made = listed, entries, marks, names
 
     def look(self, topic: str) -> TopicEntry | None:
-        """Return a topic's entry as it will be after this change; None if the topic will not exist."""
+        """Return the entry that a topic will have after this change; None if the topic will not exist."""
         entry = self._entries.get(topic)
         return entry if entry is not None or topic in self._removed else self._before(topic)
 
@@ -500,7 +504,7 @@ class Draft:
         queue_set, change = step
         self._shown += total * change
         self._rest += total * (revision - before.revision)
-        if share is None and name in mappings:  # ``topics`` has one item: two topics never share a mapping
+        if share is None and name in mappings:  # ``topics`` has one item, because topics never share mappings
             self._shown -= mapping_mark(name, mappings[name])
             self._info_size += size_of((mappings[name].info,))
             mappings = {n: kept for n, kept in mappings.items() if n != name}
@@ -528,13 +532,13 @@ class Draft:
             _forget(pool.topics, self._without)
         pairs += len(pool.topics)
         for _, share in self._steps:
-            if share is not None:  # store it again: the commit of ``over`` may have made a new pool
+            if share is not None:  # needed if the commit of ``over`` has made a new pool
                 pool.shares[astuple(share.data)[1:]] = share
         pool.bound()
         pool.size -= self._info_size
         marks, gone = Counter[int](), tombstones.by_kind["topic"]
         over = self._over
-        while over is not None:  # one command may remove a topic and add it again
+        while over is not None:  # the same command may have removed a topic that this change adds again
             again = self._back.setdefault(over._revision, {})
             for topic in over._removed.keys() & self._new.keys():
                 again[topic] = self._new[topic]
@@ -581,11 +585,11 @@ def step_of(
     was: Share | None,
     share: Share | None,
 ) -> tuple[QueueSet, int]:
-    """Return a queue set with a name's queue data added, replaced or removed, and the change of its hash.
+    """Add, replace or remove a name's queue data in a queue set; return the new set and the hash's change.
 
     Args:
         known: Sets by hash (mark).
-        made: New sets by hash. If the resulting set is neither here nor in ``known``, it is added here.
+        made: New sets by hash. The resulting set is added here if it is neither here nor in ``known``.
         was: The name's queue data in the old set; None if the old set does not contain the name.
         share: The name's new queue data; None to remove the name.
     """
@@ -606,7 +610,7 @@ def step_of(
 
 
 def _copy_with(mapping: Mapping[str, _T], changes: Mapping[str, _T]) -> Steps[dict[str, _T]]:
-    """Return a copy of a mapping with changes, in steps. No other code changes the mapping until the end."""
+    """Return a changed copy of a mapping, in steps. No other code may change the mapping until the end."""
     yield
     copy = dict(mapping)
     for chunk in in_chunks(changes.items()):
@@ -626,7 +630,7 @@ def _copy_with_names(names: Mapping[str, str], new: Collection[str]) -> Steps[di
 
 
 def _forget(mapping: dict[Any, Any], keys: Collection[Any]) -> None:
-    """Delete keys of a mapping by one call into C."""
+    """Delete keys of a mapping by one call of a C function."""
     if len(keys) == len(mapping):
         mapping.clear()
     else:

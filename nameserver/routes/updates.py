@@ -1,4 +1,7 @@
-"""A registration as its difference from the table: computing the difference, and applying it."""
+"""The difference between a registration and the table: computing it, and applying it.
+
+The command :class:`Update` contains such a difference.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +40,7 @@ def shortened(
 ) -> Steps[Update | None]:
     """Return the difference between a registration and the present table.
 
-    Return None if the registration cannot be expressed as a difference: it changes nothing, or it changes
-    values of the broker itself, or it does more than store topics.
+    Return None if the registration changes nothing, or changes more than the broker's topics.
 
     Args:
         delete_absent, limits: See :class:`RegisterBroker`. Most differences need no limits.
@@ -49,7 +51,7 @@ def shortened(
     if made_of is None:
         return None
     record, name, mask = made_of
-    topic_count = len(store.topics.of_name(said.broker_name))  # count now: topics may change between steps
+    topic_count = len(store.topics.of_name(said.broker_name))  # before the steps: later, topics may change
     difference = Difference()
     if mask is not None:
         table = (yield from with_set_perms(store, said)).table if name.perms_set else said.table
@@ -64,7 +66,7 @@ def shorten_few(
     delete_absent: bool,
     limits: Callable[[], TableLimits | None],
 ) -> Update | None:
-    """Return the difference for a registration of few topics without steps, see :func:`shortened`."""
+    """Return the difference for a registration of few topics, in one step; see :func:`shortened`."""
     made_of = _to_compare(store, said, delete_absent=delete_absent)
     if made_of is None:
         return None
@@ -79,7 +81,7 @@ def shorten_few(
 def _to_compare(
     store: RouteStore, said: Registration, *, delete_absent: bool
 ) -> tuple[Record, NameEntry, int | None] | None:
-    """Return the record and name entry to compare a registration with, and the permission bits to store.
+    """Return a registration's record and name entry in the table, and the permission bits to store.
 
     Return None if the registration changes nothing, or changes more than topics. The permission bits are None
     if topics need not be compared.
@@ -103,7 +105,7 @@ def _to_compare(
 
 
 def _has_news(record: Record, said: Registration, *, incremental: bool) -> bool:
-    """Return True if a registration changes the record; topics are not considered."""
+    """Return True if a registration changes the broker's record. Topics are not compared here."""
     return said.data_version != record.data_version or record.complete == incremental
 
 
@@ -137,7 +139,7 @@ def _update(
 def apply_few(store: RouteStore, command: Update) -> Verdict | None:
     """Apply a difference of the most common kind: few topics, all of which the table has already.
 
-    Return None and do nothing for any other difference.
+    For any other difference, do nothing and return None.
     """
     topics, kept = command.topics, store.topics
     if command.limits is not None or len(topics) > STEP:
@@ -201,13 +203,13 @@ def _find(
     kept: TopicStore,
     name: BrokerName,
 ) -> None:
-    """Add all topics' names to ``names``; add to ``taken`` the topics whose queue data differ."""
+    """Add the names of all topics to ``names``, and the topics whose queue data differ to ``taken``."""
     names += map(TOPIC, topics)
     kept.find_shares(topics, taken, made, name)
 
 
 def _made_of(store: RouteStore, command: Update) -> tuple[Record, NameEntry] | None:
-    """Return the record and name from which a difference was computed; None if one of them has changed."""
+    """Return the record and the name entry from which a difference was computed; None if one has changed."""
     name_key, brokers = command.broker_name, store.brokers
     record = brokers.records.get((command.cluster_name, command.broker_addr))  # type: ignore[call-overload]
     name = brokers.names.get(name_key)
@@ -228,7 +230,7 @@ def _made_of(store: RouteStore, command: Update) -> tuple[Record, NameEntry] | N
 def _note(
     store: RouteStore, command: Update, record: Record, name: NameEntry, topics: tuple[str, ...]
 ) -> Applied:
-    """Store in the broker's record that a difference was applied at the present revision."""
+    """Update the broker's record after a difference was applied at the present revision."""
     brokers, revision = store.brokers, store.revision
     if name.perms_set and brings_all_perms(command, record.broker_id, record.data_version):
         name_after = replace(brokers.names[command.broker_name], perms_set=False)
@@ -250,10 +252,10 @@ def excess_of_update(store: RouteStore, command: Update) -> Steps[Rejected | Non
 
 
 def topic_dropped(store: RouteStore, command: Update) -> bool:
-    """Return True if a topic was deleted after a difference was computed; the revisions do not show that.
+    """Return True if a topic was deleted after a difference was computed. No revision shows such a deletion.
 
-    If this table is older than the table from which the difference was computed, the broker name has an older
-    revision here. The result is then False.
+    The result is False if this table is older than the one from which the difference was computed: the broker
+    name then has an older revision here.
     """
     name = store.brokers.names.get(command.broker_name)
     return (

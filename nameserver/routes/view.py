@@ -58,7 +58,7 @@ class RouteView:
     def topic_revision(self, topic: str) -> int:
         """Return the revision of the last change of a topic's route (request 105), or of the topic's removal.
 
-        Return 0 if nothing is known of the topic and no removal was forgotten.
+        Return 0 if the table has no information about the topic and has forgotten no removal.
         """
         return self._store.moved_at("topic", topic)
 
@@ -69,8 +69,10 @@ class RouteView:
 
         Args:
             acting_master: Setting ``supportActingMaster``. If a broker name has enableActingMaster, but
-                neither a master nor write permission for the topic, show its smallest broker id as id 0.
-            order_conf: Setting ``orderMessageEnable``: add the KV value of ``ORDER_TOPIC_CONFIG``.
+                neither a master nor write permission for the topic, the route shows the name's smallest
+                broker id as id 0.
+            order_conf: Setting ``orderMessageEnable``: True adds the topic's KV value in
+                ``ORDER_TOPIC_CONFIG``.
 
         Source: RouteInfoManager.pickupTopicRouteData. As in 4.9, filter servers are listed only for addresses
         that have filter servers. RocketMQ 5.x lists the other addresses with null as soon as any broker has
@@ -113,10 +115,10 @@ class RouteView:
         )
 
     def shape(self, topic: str, *, order_conf: bool = False) -> Hashable | None:
-        """Return the values that determine a topic's route; None if there is no route.
+        """Return the route's shape, that is, the values that determine the route; None if there is no route.
 
-        Equal shapes, also at different times, mean equal routes. Shapes refer to values of this table, so
-        they must not be compared with shapes of another table.
+        If two shapes are equal, the two routes are equal, even at different times. Shapes refer to values of
+        this table, so they must not be compared with shapes of another table.
 
         Args:
             order_conf: See :meth:`route`. Compare only shapes of routes with the same ``acting_master``.
@@ -151,7 +153,7 @@ class RouteView:
 
     @property
     def held(self) -> Held:
-        """The sums of the table's content; valid until the caller's next await."""
+        """The sizes of the table's content; valid until the caller's next await."""
         return self._store.ledger.whole
 
     def topics_of_name(self, name: str) -> Collection[str]:
@@ -189,7 +191,7 @@ class RouteView:
 
         Args:
             key: Name of the list.
-            make: Makes the list; its result must depend on the table alone.
+            make: Function that makes the list. Its result must depend on the table alone.
         """
         listings, revision = self._store.listings, self._store.revision
         found = listings.find(key, revision=revision)
@@ -201,19 +203,20 @@ class RouteView:
     def making(self, key: Hashable, make: Callable[[], Steps[bytes]]) -> Steps[bytes]:
         """Return an encoded list of this table's content, in steps.
 
-        The list contains every change that the table has when this method is called, and may contain later
-        changes. Readers that wait at the same time therefore share one list.
+        The list contains all changes that were applied before the call, and may contain later changes. So
+        readers that wait at the same time can share one list.
 
         Args:
             key: Name of the list.
-            make: Makes the list from the table as it is when this function is called.
+            make: Function that makes the list from the table at the time of its own call.
         """
         return self._making(key, make, self._store.listings, self._store.revision)
 
     def _making(
         self, key: Hashable, make: Callable[[], Steps[bytes]], known: Listings, wanted: int
     ) -> Steps[bytes]:
-        # A restored snapshot may have replaced the table since the call. All its lists are later.
+        # A snapshot may have replaced the table since the call of :meth:`making`. Then every list of the new
+        # table is new enough.
         listings, revision = self._store.listings, self._store.revision
         found = listings.find(key, revision=wanted if listings is known else 0)
         if found is None:
@@ -307,13 +310,13 @@ class RouteView:
         return would_change(self._store, command)
 
     def with_set_perms(self, said: Registration) -> Steps[Registration]:
-        """Return a registration, with the table's permissions where the broker may not change permissions."""
+        """Return a registration with the table's permissions, if its broker may not change them now."""
         return with_set_perms(self._store, said)
 
     def is_repeated_by(self, said: Registration) -> bool:
         """Return True if a full registration equals a complete record, so that it changes nothing.
 
-        Nearly every registration changes nothing, so this is checked before a command is made.
+        Nearly every registration changes nothing. So call this before a command is made.
         """
         store = self._store
         record, name = store.brokers.records.get(said.broker), store.brokers.names.get(said.broker_name)
@@ -334,7 +337,7 @@ class RouteView:
         """Yield each topic of ``waiting`` whose route was changed by ``applied``.
 
         Args:
-            waiting: Topics whose changes somebody waits for, for example an HTTP client.
+            waiting: Topics for whose changes an HTTP client or another caller waits.
         """
         if not waiting:
             return
@@ -347,10 +350,10 @@ class RouteView:
 def _chosen(
     entries: Mapping[str, TopicEntry], accept: Callable[[Mapping[str, QueueData]], bool]
 ) -> Steps[list[str]]:
-    """Return the topics, sorted, whose queue data are accepted, in steps.
+    """Return the sorted topics whose queue data ``accept`` accepts, in steps.
 
-    Most topics share a few queue sets, so ``accept`` is called once for each queue set. A step looks at no
-    more than about :data:`STEP` topics and queue data, because each topic may have a queue set of its own.
+    Most topics share a few queue sets, so ``accept`` is called once for each queue set. In the worst case,
+    each topic has its own queue set. So a step handles at most about :data:`STEP` topics and queue data.
     """
     chosen: list[str] = []
     known: dict[QueueSet, bool] = {}

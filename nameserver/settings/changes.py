@@ -25,7 +25,7 @@ class ChangeInvalid(Exception):
 
 
 def parse_changes(body: bytes) -> dict[str, str]:
-    """Decode the body of request 318: properties text in UTF-8. (Properties files are ISO-8859-1.)
+    """Decode the body of request 318: properties text in UTF-8, although properties files are in ISO-8859-1.
 
     Raises:
         ChangeInvalid: The body is not a properties text, or is larger than
@@ -42,13 +42,13 @@ def parse_changes(body: bytes) -> dict[str, str]:
 def check_changes(
     settings: NamesrvSettings, changes: Mapping[str, str]
 ) -> tuple[NamesrvSettings, dict[str, str]]:
-    """Return the settings after a change, and the changes that take effect.
+    """Return the settings after a change, and the part of the change that takes effect.
 
-    Unknown keys are ignored, because RocketMQ merges only known keys. Keys without effect here are also
-    ignored.
+    Unknown keys are ignored, because RocketMQ merges only known keys. Keys that have no effect in this
+    nameserver are also ignored.
 
     Raises:
-        ChangeRefused: A key is black-listed, or its setting can change only by a restart of the process.
+        ChangeRefused: A key is listed in the setting ``configBlackList``, or needs a restart of the process.
         ChangeInvalid: A value is invalid.
     """
     black = _NEVER_BY_318 | {key.strip() for key in settings.config_black_list.split(";")}
@@ -67,7 +67,7 @@ def check_changes(
 
 
 class LiveSettings:
-    """The settings in force. Request 318, and a settings file that is read again, change them.
+    """The settings in force. Request 318 changes them, and so does a settings file that is read again.
 
     Attributes:
         current: The settings in force now. Read this attribute anew for each request.
@@ -92,7 +92,7 @@ class LiveSettings:
     def bound(self, *, listen: str, http: str) -> None:
         """Record the bound ports, so that request 319 shows the real port instead of 0.
 
-        Hosts stay as the operator wrote them.
+        The hosts of the addresses stay as the operator wrote them.
         """
         changes: dict[str, Any] = {"listen_port": split_address(listen)[1]}
         if (asked := self.current.http_listen) is not None:

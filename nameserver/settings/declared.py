@@ -103,7 +103,7 @@ _flagged: Final = partial(_setting, flag=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamesrvSettings:
-    """All settings of the process, resolved and checked. Names of durations end with their unit."""
+    """All settings of the process, resolved and checked. The name of a duration ends with its unit."""
 
     mode: str = _flagged(
         "independent", "raft: the nameservers share one route table; independent: each has its own"
@@ -284,8 +284,8 @@ class NamesrvSettings:
     def http_told(self) -> str:
         """The HTTP address that operators can use from any machine; empty if it is unknown.
 
-        If HTTP is bound to all addresses, the result contains the host of ``--raft``. The result is empty if
-        the port is 0 (any free port), and in independent mode.
+        If HTTP listens on all addresses of this machine, the result contains the host of ``--raft``. The
+        result is empty in independent mode, and if the port is 0 (any free port).
         """
         if self.http_listen is None or not self.http_listen[1] or not self.raft:
             return ""
@@ -317,7 +317,7 @@ class NamesrvSettings:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Raft addresses of all members, as the operator wrote them. Each text identifies one member."""
+        """Raft addresses of all members, as the operator wrote them; each text identifies one member."""
         return tuple(peer.strip() for peer in self.peers.split(",") if peer.strip())
 
     @property
@@ -359,7 +359,8 @@ def flag_of(declared: Field[Any]) -> str:
 
 #: Headings in ``--help``, in their order.
 GROUPS: Final = ("network", "route table", "raft", "storage", "security", "HTTP", "other")
-#: Beginnings of settings' names, each with the heading for such settings; the first match counts.
+#: Pairs of a prefix and a heading: settings whose names begin with the prefix have this heading in
+#: ``--help``. The first match counts.
 _GROUP_OF: Final = (
     *((name, "raft") for name in ("raft", "peers", "durability", "election", "force_new")),
     *((name, "HTTP") for name in ("http",)),
@@ -465,7 +466,7 @@ RANGES: Final = {
 CHOICES: Final = {
     "mode": ("independent", "raft"),
     "raftDurability": ("memory", "journal", "fsync"),
-    "routeFreshness": ("stale", "default", "linearizable"),  # linearizable needs raft mode, see validate()
+    "routeFreshness": ("stale", "default", "linearizable"),  # the last one needs raft mode, see validate()
     "acl": ACL_MODES,
     "logLevel": LEVELS,
     "logFormat": STYLES,
@@ -526,7 +527,7 @@ def refuse_raft_only(keys: Iterable[str]) -> None:
     """Check that no setting of raft mode is given in another mode.
 
     Raises:
-        ConfigError: A setting of raft mode is given; the error names the first.
+        ConfigError: A setting of raft mode is given; the error names the first such setting.
     """
     for key in keys:
         if key in BY_KEY and key.startswith("raft"):

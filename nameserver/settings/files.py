@@ -1,8 +1,8 @@
 """The nameserver's own small files: the KV configuration, and settings changed at run time.
 
-Each file is written as a whole, with a checksum, and with the previous version kept beside it
-(:mod:`routekeeper.remoting.state_file`). So a reader finds the old or the new text, never a part of a text,
-and notices damage. The formats are RocketMQ's, so users can move a file between RocketMQ and RouteKeeper.
+Each file is written as a whole and has a checksum; the previous version stays beside it
+(:mod:`routekeeper.remoting.state_file`). So a reader finds the whole old text or the whole new text, and
+notices damage. The formats are RocketMQ's, so users can move a file between RocketMQ and RouteKeeper.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _Content = TypeVar("_Content")
 
 
 class FileError(Exception):
-    """Error: a file cannot be used. The operator must decide: a start without the file loses its content."""
+    """Error: a file cannot be used.
+
+    The operator must decide what to do, because a start without the file loses its content.
+    """
 
 
 KvTable = Mapping[str, Mapping[str, str | None]]
@@ -83,7 +86,7 @@ def save_settings_file(path: Path, settings: Mapping[str, str]) -> None:
 
 
 def load_token(path: Path) -> tuple[str, str]:
-    """Return the token in a file, and a warning for the operator; the warning is empty if all is well.
+    """Return the token in a file, and a warning for the operator, which is empty if there is no problem.
 
     Raises:
         FileError: The file cannot be read, or contains no valid token.
@@ -124,7 +127,7 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 
 class _Storage:
-    """The disk interface for small state files."""
+    """The functions by which :mod:`routekeeper.remoting.state_file` accesses the disk."""
 
     rename, discard, sync_directory = DISK.rename, DISK.unlink, DISK.sync_directory
 
@@ -134,7 +137,7 @@ class _Storage:
 
     @staticmethod
     def write_new(path: Path, data: bytes) -> None:
-        DISK.unlink(path)  # a crash may have left a temporary file
+        DISK.unlink(path)  # an earlier crash may have left a temporary file
         with closing(DISK.open(path, write=True, new=True)) as file:
             write_all(file, 0, data)
             file.sync()

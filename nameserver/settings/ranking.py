@@ -1,4 +1,8 @@
-"""Merging of settings from all sources, by rank, with warnings for the operator."""
+"""Merging of the settings from all sources.
+
+If several sources give a value, the source with the highest rank wins. The operator gets warnings about
+problems.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +50,7 @@ def load_settings(
     file: Mapping[str, str] = MappingProxyType({}),
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Loaded:
-    """Merge the sources by rank and check the result.
+    """Merge the settings from all sources by the rank of each source, and check the result.
 
     Args:
         environment: Settings from environment variables; they rank between ``stored`` and ``file``.
@@ -81,7 +85,8 @@ def load_settings(
     if settings.http_token_file and settings.http_listen is None:
         warnings.append("httpTokenFile has no effect with httpListen=off")
     if settings.mode != "raft":
-        # Refuse a flag of raft mode even if its value is the default: the operator expects an effect.
+        # Refuse a flag of raft mode even if its value is the default: the operator expects an effect, but
+        # there is none.
         refuse_raft_only(flags)
     known = tuple(key for key in commented(file) if key in BY_KEY)
     return Loaded(

@@ -1,7 +1,8 @@
 """RocketMQ's protocol on a socket: requests from clients, and answers to them.
 
 Requests that change something go to the nameserver's mode: independent (one process) or raft (a group). This
-package contains code that only this protocol needs, and HTTP does not. No code here decides a route.
+package contains the code of the nameserver that only this protocol needs. No code here decides which route a
+topic has.
 
     server.py          NameServer: connections, dispatch of requests, shutdown
     access.py          accounts and networks that may send requests

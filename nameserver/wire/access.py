@@ -1,4 +1,7 @@
-"""Check of the accounts and networks that may send requests. The only I/O here reads the access file."""
+"""Check of the accounts and networks that may send requests.
+
+The only I/O of this module is reading the access file.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ class AccessControl:
         return denied_by_asks(self.accounts, request, host, asks)
 
     def is_signed(self, fields: Mapping[str, str], version: int) -> bool:
-        """Return True if a request with these arguments and without a body is signed by a known account.
+        """Return True if a known account has signed a request with these arguments and without a body.
 
         The result holds for every connection, as long as the access file does not change.
         """

@@ -1,4 +1,4 @@
-"""Audit of administrators' changes over RocketMQ's protocol: one log line for each change."""
+"""The audit log: one line for each change that an administrator makes over RocketMQ's protocol."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def subject_of(fields: Mapping[str, str]) -> str:
 
 
 def result_of(answer: Answer) -> str:
-    """Return the outcome of a change as one word: applied, not-applied, unknown, or refused with its code."""
+    """Return the outcome of a change: applied, not-applied, unknown, or refused with the answer's code."""
     remark = answer.remark or ""
     if answer.code == ResponseCode.SUCCESS:
         return "applied"

@@ -1,4 +1,4 @@
-"""The KV configuration as lines of the log, every ten minutes.
+"""A print of the KV configuration to the log, every ten minutes.
 
 Source: NamesrvController.startScheduleService and KVConfigManager.printAllPeriodically, RocketMQ 5.3.
 """
@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 #: Seconds from the start of the nameserver to the first print (FIRST_S), and between prints (PERIOD_S).
 FIRST_S: Final = 60.0
 PERIOD_S: Final = 600.0
-#: Largest number of printed entries, in total and per namespace: the log limits the lines of one event.
+#: Largest number of entries in one print, in total and per namespace. The log limits the number of lines of
+#: one event.
 ENTRIES_MAX: Final = 200
 ENTRIES_PER_NAMESPACE_MAX: Final = EVENT_LINES_PER_SUBJECT
 _SECRET: Final = re.compile(r"secret|passw|pwd|token|credential|private|(access|api)[._-]?key", re.IGNORECASE)
@@ -30,7 +31,7 @@ class KvPrint:
     """Prints the KV configuration to the log every ten minutes.
 
     Args:
-        view: Returns the view of this process's table, even without contact to a leader.
+        view: Function that returns the view of this process's table, even without contact with a leader.
         call_later: The event loop's ``call_later``.
     """
 

@@ -1,4 +1,7 @@
-"""Notices of a new smallest broker id: request 905, oneway, over connections that this nameserver opens."""
+"""Notices to brokers about a new smallest broker id.
+
+A notice is a oneway request 905. This nameserver opens the connections for these requests.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +32,14 @@ PER_CONNECTION_MAX: Final = 64
 
 
 class Notices:
-    """Sends the brokers with the same broker name the smallest broker id among them, when it changes.
+    """Sender of notices: if the smallest broker id of a broker name changes, its brokers get the new id.
 
-    Any client of this port can register any address. So the nameserver connects to an address only if the
-    address was registered over an open connection from the same host. A stranger can therefore cause
-    connections only to the stranger's own host.
+    Any client of this port can register any address. So the nameserver connects to an address only if a
+    connection from the same host registered it and is still open. A stranger can therefore cause connections
+    only to the stranger's own host.
 
     Args:
-        group: Task group that owns the tasks that connect.
+        group: Task group for the tasks that open connections and send notices.
     """
 
     def __init__(self, group: asyncio.TaskGroup) -> None:
@@ -44,10 +47,10 @@ class Notices:
         self._client = RemotingClient(connect_timeout_s=NOTIFY_TIMEOUT_S, idle_s=30.0)
         self._tasks: set[asyncio.Task[None]] = set()
         self._registered: dict[ConnectionId, set[str]] = {}
-        self._dialable: Counter[str] = Counter()  # number of connections that registered each address
+        self._dialable: Counter[str] = Counter()  # by address: number of connections that registered it
 
     def registered(self, origin: ConnectionId, host: str, addr: str) -> None:
-        """Record the broker's address in a registration, even if the registration is refused later.
+        """Record the broker address that a registration names, even if the registration is refused later.
 
         Args:
             host: Host of the connection over which the registration came.

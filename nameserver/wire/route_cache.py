@@ -1,22 +1,23 @@
-"""Encoded answers to route queries: from the bytes of a request to the bytes of its answer.
+"""A cache of encoded answers to route queries. It finds an answer by the bytes of the request.
 
 Route reads are far more frequent than writes. A client repeats its query for a topic with the same header,
-except for the opaque (the number that matches an answer to its request). So there are two tables:
+except for the opaque (the number that matches an answer to its request). So the cache consists of two tables:
 
 - **shared answers**: the end of an answer (everything after the opaque) in one dialect and header codec. This
   end is encoded once for all topics with equal routes.
 - **requests**: the pieces of an answer, found by the bytes of its request without the opaque.
 
-If the cache cannot answer a request, the ordinary parser decodes it, and the handler of its request code
-answers it.
+If the cache cannot answer a request, the server's parser for all requests decodes it, and the handler of its
+request code answers it. Below, this parser is called the ordinary parser.
 
 Before a request is stored, the ordinary parser reads it twice: as received, and with another opaque at the
-same position. The request is stored only if both headers are equal except for the opaque. So a look-up gives
-the same result as the parser, for every client's style of JSON; a property test checks that.
+same position. The request is stored only if both headers are equal except for the opaque. So a look-up in the
+cache gives the same result as the parser, however a client writes its JSON. A property test checks that.
 
-All requests of a client have the same end (release, codec, and mostly the same number of digits of the
-opaque). So a connection remembers the position of the last request's opaque and need not search for it.
-Topics on the same brokers with the same numbers of queues share one answer, which saves memory and CPU cache.
+The header of a client's requests has the same parts after the opaque, and the opaque mostly has the same
+number of digits. So a connection remembers the position of the opaque in the last request, and mostly need
+not search for it. Topics on the same brokers with the same numbers of queues share one answer, which saves
+memory and CPU cache.
 
 Both tables are bounded: when they are full, both are emptied and filled anew. No code here awaits or depends
 on the mode: the caller passes the view.
@@ -70,8 +71,8 @@ REQUESTS_MAX: Final = 100_000
 #: Largest number of known requests for topics that no broker has. Strangers can invent any number of topic
 #: names, so this number is bounded; above it, the oldest such request is forgotten.
 MISSES_MAX: Final = 4096
-#: The time of one in this many cached answers is measured. This time counts for all answers since the last
-#: measured answer.
+#: The cache measures the time of one answer after this number of answers. The measured time counts for all
+#: answers since the last measured answer.
 TIMED_EVERY: Final = 64
 #: Largest memory in bytes of answers and known requests together.
 BYTES_MAX: Final = 128 * 1024 * 1024
@@ -98,7 +99,10 @@ _KNOWN_COST: Final = 600  # bytes of memory that a known request takes in additi
 
 
 class _Asked(NamedTuple):
-    """All values on which an answer depends, apart from the table and the settings."""
+    """The values in a request on which its answer depends.
+
+    The answer also depends on the table and on the settings.
+    """
 
     topic: str
     dialect: RouteDialect
@@ -108,11 +112,12 @@ class _Asked(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Shared:
-    """The end of an answer, after the opaque; one object for all topics with equal routes.
+    """The end of an answer, that is, everything after the opaque. Topics with equal routes share one object.
 
     Attributes:
         made_of: Header codec, dialect and the route's shape, from which the content was made.
-        heads: Beginnings of answers, before the opaque, by the size of the opaque in bytes.
+        heads: Beginnings of answers, that is, everything before the opaque, by the size of the opaque in
+            bytes.
         users: Number of known requests that use this object. At 0, the object is forgotten.
     """
 
@@ -147,7 +152,7 @@ class _Known:
     tail: bytes = b""
 
     def holds(self, view: RouteView) -> bool:
-        """Return True if the answer is still right. Called at most once for each revision of the table."""
+        """Return True if the answer is still right. At most one call is needed for each table revision."""
         if view.topic_revision(self.asked.topic) != self.topic_revision:
             return False
         self.revision = view.revision
@@ -178,7 +183,7 @@ class _Missing(_Known):
 
 
 class RouteReader:
-    """Answers the route queries of one connection from a cache.
+    """Reader of one connection's route queries, which it answers from a cache.
 
     It remembers where the client's last request had its opaque.
     """
@@ -200,7 +205,7 @@ class RouteReader:
 
         Each query must have its opaque at the remembered position, see the module docstring.
 
-        Nearly every request is answered here. With 16 requests in flight, a request takes 0.6 us of CPU in
+        This method answers nearly every request. With 16 requests in flight, a request takes 0.6 us of CPU in
         this method, and 2.4 us in :meth:`leading`.
 
         Returns:
@@ -212,27 +217,27 @@ class RouteReader:
             return cache.time(self.whole, data)
         view = cache.view()
         if view is None:
-            # Every linearizable read comes here. If its header has one of the usual starts, calling waits()
-            # is not necessary.
+            # Every linearizable read comes here. If its header begins in one of the usual ways, there is no
+            # need to call waits().
             return (cache.gate() if data.startswith(_STARTS, 8) else self.waits(data, 0)) or None
         missed = cache.misses
         known_of, revision, end = cache.requests.get, view.revision, len(data)
         from_opaque, from_rest = self._opaque_at, self._rest_at
         is_binary = from_opaque > 0
         if end <= _ALONE_MAX:
-            # For a single query, this block saves 2,900 of the 16,500 processor instructions that the query
-            # takes with the loop below.
+            # This block handles a single query. It saves 2,900 of the 16,500 processor instructions that the
+            # loop below would need.
             known, opaque = known_of(data[:from_opaque] + data[from_rest:]), data[from_opaque:from_rest]
             if (
                 known is not None
                 and known.size == end
                 and known.rest_at == from_rest
-                # Use the stored answer only for digits that do not begin with 0. The ordinary parser refuses
-                # a number with a blank or a leading zero, so the cache must not answer it. A request with
-                # the opaque 0 is also left to the ordinary parser.
+                # In JSON, the opaque of the request must consist of digits, the first of which is not 0. The
+                # ordinary parser refuses other numbers, such as 012. It accepts the opaque 0, so it handles
+                # requests with this opaque.
                 and (is_binary or (opaque.isdigit() and opaque >= b"1"))
                 and (cache.longest <= BATCH_BYTES or len(known.tail) <= BATCH_BYTES)
-                # Check last: holds() may count the query as answered.
+                # This check must be the last one, because holds() may count the query as answered.
                 and (known.revision == revision or known.holds(view))
             ):
                 cache.hits += 1
@@ -251,7 +256,7 @@ class RouteReader:
                 or known.rest_at != from_rest
                 or not (known.revision == revision or known.holds(view))
             ):
-                cache.misses = missed  # undo the count: leading() looks up all these queries again
+                cache.misses = missed  # undo the count, because leading() looks up all these queries again
                 return None
             pieces += (known.head, data[opaque_at:rest_at], known.tail)
             position = stop
@@ -271,17 +276,18 @@ class RouteReader:
         return b"".join(pieces)
 
     def leading(self, data: bytes, position: int, answers: list[bytes]) -> tuple[int, bool]:
-        """Append the answers of leading route queries in ``data``; return the position after them.
+        """Answer the route queries from ``position`` on; return the position after the last of them.
 
-        This method reads queries one by one. So it also handles queries with the opaque at another position,
-        new queries, and queries whose topic has changed. It stops at the first frame that
+        This method appends the answers to ``answers``, and reads queries one by one. So it also handles
+        queries with the opaque at another position, new queries, and queries whose topic has changed. It
+        stops at the first frame that
 
         - is no route query, or
         - is not complete, or
         - has no immediate answer, because this nameserver has no contact with a leader.
 
         The caller must handle that frame without this cache. The method also stops after :data:`BATCH_MAX`
-        answers or :data:`BATCH_BYTES` bytes of answers. The second value that it returns is then True.
+        answers or :data:`BATCH_BYTES` bytes of answers. The second return value is then True.
         """
         cache = self._cache
         view = cache.view()
@@ -297,12 +303,13 @@ class RouteReader:
             if data[position + 4] == HeaderCodec.JSON:
                 found = data.find(_OPAQUE, position, min(stop, position + HEADER_MAX))
                 if found < 0 or not _is_query(data, position):
-                    break  # for example a registration
+                    break  # another request, for example a registration
                 opaque_at = found + _OPAQUE_SIZE
                 if data.startswith(b" ", opaque_at):
                     opaque_at += 1
-                # The pattern matches no number that begins with 0: the ordinary parser refuses leading zeros.
-                # So a request with the opaque 0 does not match, either; the ordinary parser reads it.
+                # The pattern matches no opaque that begins with 0, because the ordinary parser refuses
+                # leading zeros. A request with the opaque 0 does not match either; the ordinary parser reads
+                # this request.
                 digits = _DIGITS.match(data, opaque_at, stop)
                 if digits is None:
                     break
@@ -321,7 +328,7 @@ class RouteReader:
                 and known.revision != revision
                 and not cache.refresh(known, view, len(opaque))
             ):
-                cache.forget(key)  # the topic was added or removed, so the request is stored anew
+                cache.forget(key)  # the topic was added or removed: store the request anew
                 known = None
             if known is None:
                 known = cache.learn(
@@ -339,11 +346,11 @@ class RouteReader:
         return position, work >= BATCH_MAX or size >= BATCH_BYTES
 
     def waits_now(self) -> int:
-        """Return the number of the barrier that a route query arriving now must wait for; 0 for none."""
+        """Return the number of the read barrier for a route query that arrives now; 0 if it needs none."""
         return self._cache.gate()
 
     def waits(self, data: bytes, position: int) -> int:
-        """Return the number of the barrier for the route query at ``position``; 0 for no barrier.
+        """Return the number of the read barrier for the route query at ``position``; 0 if it needs none.
 
         Call this only for frames at which :meth:`leading` stopped.
         """
@@ -372,8 +379,8 @@ class RouteCache:
             that the query must wait for; 0 if it need not wait, because its handler can answer it now.
         admits: Called with a new request's arguments and release. Returns True if the cache may answer the
             request on every connection. If None, the cache may answer all requests.
-        knows_misses: True to cache also answers for topics that no broker has. If False, the handler of
-            route queries answers each query for such a topic.
+        knows_misses: True if the cache also stores answers for topics that no broker has. If False, the
+            handler of route queries answers each query for such a topic.
         clock: Returns the time in seconds.
     """
 
@@ -388,13 +395,14 @@ class RouteCache:
     bytes_max: int = BYTES_MAX
 
     def __post_init__(self) -> None:
-        #: Known requests by their bytes without the opaque. :class:`RouteReader` reads this mapping.
+        #: Known requests by their bytes, which do not include the opaque. :class:`RouteReader` reads this
+        #: mapping.
         self.requests: dict[bytes, _Known] = {}
         # Ends of answers by :attr:`_Shared.made_of`. Topics with equal routes share an end, so it is encoded
         # once for each change.
         self._shared: dict[tuple[HeaderCodec, RouteDialect, Hashable], _Shared] = {}
         self._missing: dict[bytes, None] = {}  # known requests whose topic no broker has, the oldest first
-        #: Bytes of memory that known requests and answers take, even if a request never comes again.
+        #: Bytes of memory that known requests and answers take.
         self.held_bytes = 0
         #: Size in bytes of the longest cached answer since the cache was last emptied.
         self.longest = 0
@@ -444,7 +452,7 @@ class RouteCache:
     ) -> _Known | None:
         """Store the request of one complete frame and return it with its answer.
 
-        Return None if the cache must not answer the request, so that its handler must answer it.
+        Return None if the cache must not answer the request. The handler then answers it.
 
         Args:
             opaque_at: Position of the opaque in the frame.
@@ -478,7 +486,7 @@ class RouteCache:
         return known
 
     def _miss(self, known: _Known, view: RouteView, opaque_size: int) -> None:
-        """Set the pieces of an answer which says that no broker has the topic."""
+        """Give a request the pieces of the answer "no broker has the topic"."""
         asked = known.asked
         answer = no_route(asked.topic, is_5=asked.is_5)
         before, known.tail = _split_answer_header(asked.codec, answer.code, answer.remark)
@@ -574,7 +582,7 @@ def _read(
     try:
         header = decode_header(header_bytes, HeaderCodec(codec))
         fields = GetRouteFields.parse(header.ext_fields or {})
-    except (ValueError, RemoteProtocolError, FieldError):  # for example an unknown header codec
+    except (ValueError, RemoteProtocolError, FieldError):  # the header may have an unknown codec
         return None
     if header.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or header.flag != 0:
         return None
@@ -589,7 +597,10 @@ def _read(
 
 
 def _is_opaque(header_bytes: bytes, header: Header, start: int, end: int) -> bool:
-    """Return True if the digits from ``start`` to ``end`` are the opaque and nothing else."""
+    """Return True if the header's digits from ``start`` to ``end`` are the opaque.
+
+    To test this, change the digits and decode the header again: only the opaque may differ.
+    """
     digits = header_bytes[start:end]
     if header.opaque != int(digits):
         return False

@@ -1,4 +1,6 @@
-"""The server of RocketMQ's protocol: connections, dispatch, and the actions on connections for a mode.
+"""The server of RocketMQ's protocol: it serves connections and sends each request to its handler.
+
+It also closes connections and sends notices when the mode asks for that.
 
 The route cache answers route queries. Other reads are answered at once from the view. Requests that may
 change something go to the mode. This module uses a mode only through the interface :class:`Consistency`.
@@ -74,8 +76,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: Largest size in bytes of all large registrations that a member of a group reads at the same time. Further
-#: registrations wait unread. A few large registrations already keep all members busy. Without this bound, the
-#: member would read registrations that it cannot answer within :data:`ANSWER_WITHIN_S`, and would have to
+#: large registrations wait unread, because a few of them already keep all members busy. Without this limit,
+#: the member would read registrations that it cannot answer within :data:`ANSWER_WITHIN_S`, and would have to
 #: refuse them.
 RAFT_LARGE_FRAMES_MAX: Final = 8 * 1024 * 1024
 #: Longest time in seconds from a request's arrival to its answer. Source: docs/raft-rules.md, rule 2.
@@ -95,18 +97,18 @@ GROUPS: Final[Mapping[int, str]] = {
 
 
 class NameServer:
-    """Serves RocketMQ's protocol and passes changes to a mode; implements the mode's :class:`Effects`.
+    """The server of RocketMQ's protocol. It passes changes to a mode, and implements :class:`Effects`.
 
-    The server is made before the mode, because the mode needs the server's effects. :meth:`start` gives the
-    mode to the server.
+    The server is made before the mode, because the mode needs the server as its :class:`Effects`. Later,
+    :meth:`start` gives the mode to the server.
 
     Args:
         group: Task group for requests that wait for the mode, and for questions to other nameservers.
 
     Attributes:
         reloads: Files that are read again while this process runs.
-        tls_files: Files of TLS on this port; None without TLS.
-        lists: Line in which long lists of topics are made.
+        tls_files: The TLS files of this port; None without TLS.
+        lists: The :class:`Line` (a queue of tasks) in which long lists of topics are made.
 
     Raises:
         TlsSettingError: The files of TLS cannot be used.
@@ -122,19 +124,19 @@ class NameServer:
         self._kv_print: KvPrint | None = None
         self._settings_seen: NamesrvSettings | None = None
         self._freshness = DEFAULT
-        # Set while requests that waited for a barrier are answered: the view that they read, or (in _refused)
-        # the error with which they are answered.
+        # These two are set only while requests that waited for a read barrier get their answers: the view
+        # from which the requests are answered, or (in _refused) the error with which they are refused.
         self._barrier_view: RouteView | None = None
         self._view_seen: RouteView | None = None
         self._refused: NoQuorum | None = None
-        # Always pass this one object: the mode compares callbacks by identity, and each access to the method
-        # makes a new object.
+        # Always pass this one object to the mode: the mode compares callbacks by identity, and each access to
+        # the method would make a new object.
         self._passed = self._barrier_passed
-        # Lists have a line of their own: a registration need not wait until a long list is complete.
+        # Long lists have a separate queue, so that a registration need not wait until a list is complete.
         self.lists = Line(clock=time.monotonic, call_soon=self._loop.call_soon)
         self._notices = Notices(group)
         self.notify_min_broker = self._notices.send
-        self._notifies = settings.current.notify_min_broker_id_changed  # read once: a change needs a restart
+        self._notifies = settings.current.notify_min_broker_id_changed  # to change it, restart the process
         self.audit = AuditLog()
         self.production: Production | None = None
         if settings.current.cluster_test:
@@ -181,14 +183,14 @@ class NameServer:
         self.hooks = ServerHooks(hooks, time.perf_counter)
         self._hooked = bool(hooks)
         handlers = self.hooks.wrap(handlers)
-        if self._access.is_needed:  # check access first: a stranger's request must not reach the hooks
+        if self._access.is_needed:  # before the hooks: they must not get a stranger's request
             handlers = {code: partial(self._checked, handler) for code, handler in handlers.items()}
         self.wire = RemotingServer(
             handlers=handlers,
             group=group,
             limits=limits,
             closed=self._closed,
-            fast_path=None if hooks else self.cache.reader,  # hooks must see route queries, too
+            fast_path=None if hooks else self.cache.reader,  # the hooks must get route queries, too
             backlog=current.socket_backlog,
             tls=self.tls_files.value if self.tls_files is not None else None,
             groups=GROUPS,
@@ -278,7 +280,7 @@ class NameServer:
 
     def _take_accounts(self, accounts: Accounts) -> None:
         self._access.accounts = accounts
-        self.cache.clear()  # a signature that the cache has accepted may be invalid now
+        self.cache.clear()  # the cached signatures may be invalid now
 
     def _checked(
         self, handler: Handler, connection: Connection, command: RemotingCommand
@@ -324,14 +326,14 @@ class NameServer:
             except (NoQuorum, FreshnessNotOffered):
                 return None
         if view is not self._view_seen and view is not None:
-            # This is the view of another table. The cache identifies answers by revisions, and the other
-            # table's revisions may be smaller.
+            # This view belongs to another table. The cache identifies answers by revisions, and the revisions
+            # of two tables cannot be compared.
             self._view_seen = view
             self.cache.clear()
         return view
 
     def _barrier_to_wait_for(self) -> int:
-        """Return the number of the barrier that a route query arriving now joins; 0 if it joins no barrier.
+        """Return the number of the read barrier that a route query joins when it arrives now; 0 for none.
 
         All queries that arrive before the barrier is sent, on any connection, join the same barrier.
         """
@@ -346,7 +348,7 @@ class NameServer:
         return self._mode.join_barrier(self._passed)
 
     def _barrier_passed(self, number: int, error: NoQuorum | None) -> None:
-        """Answer or refuse the requests that waited for this barrier. Later requests are not affected."""
+        """Answer or refuse the requests that waited for this barrier, but no later requests."""
         try:
             if error is None:
                 self._barrier_view = self._mode.view(Freshness.STALE)
@@ -381,7 +383,7 @@ class NameServer:
     async def _ask_production(
         self, connection: Connection, command: RemotingCommand, unknown: Answer, *, deadline: float
     ) -> RemotingCommand:
-        """Return production's route as the answer to a query whose topic is unknown here.
+        """Answer a query for a topic that is unknown here with the production environment's route.
 
         If production does not know the topic either, return the answer ``unknown``.
         """
@@ -399,14 +401,14 @@ class NameServer:
     def _list(
         self, connection: Connection, command: RemotingCommand, view: RouteView
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
-        """Answer a request for a list of topics. A long list is made in steps between other work."""
+        """Answer a request for a list of topics. A long list is made in steps, with other work in between."""
         ended: asyncio.Future[Answer] = self._loop.create_future()
         answer = self.lists.run(
             deciding_list(view, command, self._settings.current),
             partial(resolve, ended),
             sender=connection.id,
             host=charged_host(connection.host) or connection.host,
-            otherwise=DONE,  # nobody reads this answer, because the connection has closed
+            otherwise=DONE,  # the connection has closed, so this answer is not sent
             failed=refusal_of_failure,
         )
         return self._list_later(command, ended) if answer is None else _reply(command, answer)
@@ -468,7 +470,7 @@ class NameServer:
     def _send_away(self, connection: Connection, command: RemotingCommand, answer: Answer) -> None:
         """Close a connection after a refused route query, so that its client turns to another nameserver.
 
-        A broker's connection stays open, because its registration depends on the connection.
+        A broker's connection stays open, because the broker's registration depends on it.
         """
         if (
             command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -490,7 +492,7 @@ def _send_later(
 
 
 def _may_be_asked(command: RemotingCommand, answer: Answer) -> bool:
-    """Return True if the answer says that the topic of a client's route query is unknown here."""
+    """Return True if production may be asked: a client's route query names a topic that is unknown here."""
     return (
         command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
         and answer.code == ResponseCode.TOPIC_NOT_EXIST

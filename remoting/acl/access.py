@@ -41,7 +41,7 @@ class Denied(NamedTuple):
 
 
 class AccessDenied(Exception):
-    """Error: the accounts do not allow a request; the text is RocketMQ's."""
+    """Error: the accounts do not allow a request; its text is the one that RocketMQ's brokers send."""
 
 
 def _claimed(request: RemotingCommand) -> str:

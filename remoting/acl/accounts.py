@@ -1,8 +1,8 @@
 """The accounts of ``plain_acl.yml``, RocketMQ 4.9's access file, parsed strictly.
 
 Source: PlainPermissionManager, PlainAccessConfig and Permission, RocketMQ 4.9. RocketMQ treats a mistake as
-DENY, and uses the first of two accounts with the same name. This module refuses a file with such a fault, and
-the error names the line.
+DENY, and uses the first of two accounts with the same name. This module is stricter: it refuses a file with a
+mistake or with two such accounts, and the error names the line.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Addresses in the forms of plain_acl.yml, with wildcards and ranges, and networks. No name is resolved.
+"""Sets of addresses: white list entries of plain_acl.yml, and networks in CIDR form. No name is resolved.
 
-Source: RemoteAddressStrategyFactory, RocketMQ 4.9. This module differs in two points. The parts of an
-address after a wildcard or a range must match, too: ``10.0.*.5`` does not match all of ``10.0``. And a range
-may begin and end at 0.
+Source: RemoteAddressStrategyFactory, RocketMQ 4.9. This module differs from RocketMQ in two points. The parts
+of an address after a wildcard or a range must match, too: here, ``10.0.*.5`` does not match all of ``10.0``.
+A range may begin or end at 0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class AddressError(ValueError):
-    """Error: a text names no valid addresses; the message is one line."""
+    """Error: a text is not a valid set of addresses or networks; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)

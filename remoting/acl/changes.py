@@ -30,11 +30,11 @@ from routekeeper.remoting.acl.accounts import (
 )
 from routekeeper.remoting.acl.addresses import AddressError, parse_addresses
 
-#: Text in place of a secret in answers. It is too short to be a secret, so no client can store it as a
-#: secret.
+#: Text that answers contain in place of a secret. It is too short for a secret, so a client that sends it
+#: back cannot overwrite the real secret.
 MASK: Final = "******"
-#: Matches an entry of a list: commas in its braces do not end it. No character is examined more than twice,
-#: because an operator's request may contain 1 MiB of commas.
+#: Matches an entry of a list; commas inside braces belong to the entry. No character is examined more than
+#: twice, because an operator's request may contain 1 MiB of commas.
 _ENTRY: Final = re.compile(r"(?:[^,{]++|\{[^{}]*+\}|\{)++")
 
 
@@ -45,10 +45,10 @@ class ChangeFailed(Exception):
 def put_account(
     accounts: Accounts, fields: Mapping[str, str], *, default_file: str, now_ms: int
 ) -> tuple[str, bytes]:
-    """Return the name and the new text of the file that must be written to put an account (request 50).
+    """Create or change an account (request 50): return the name and the new text of its access file.
 
-    To put an account is to create or to change it. An absent argument leaves an existing account's value
-    unchanged. There is one exception: without the argument ``admin``, the account is no longer an admin.
+    The caller must write the file. An absent argument leaves an existing account's value unchanged. There is
+    one exception: without the argument ``admin``, the account is no longer an admin.
 
     Raises:
         ChangeFailed: The resulting account would be invalid.
@@ -79,7 +79,9 @@ def put_account(
 
 
 def delete_account(accounts: Accounts, fields: Mapping[str, str], *, now_ms: int) -> tuple[str, bytes]:
-    """Return the name and the new text of the file that must be written to delete an account (request 51).
+    """Delete an account (request 51): return the name and the new text of its access file.
+
+    The caller must write the file.
 
     Raises:
         ChangeFailed: The account does not exist.
@@ -97,7 +99,9 @@ def delete_account(accounts: Accounts, fields: Mapping[str, str], *, now_ms: int
 def put_white(
     accounts: Accounts, fields: Mapping[str, str], *, default_file: str, now_ms: int
 ) -> tuple[str, bytes]:
-    """Return the name and new text of the file that must be written to replace a white list (request 53).
+    """Replace a white list (request 53): return the name and the new text of its access file.
+
+    The caller must write the file.
 
     Raises:
         ChangeFailed: The request contains no list, or an entry of the list is not valid, or the request names

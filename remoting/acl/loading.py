@@ -66,9 +66,10 @@ def read_keys(path: Path) -> Keys:
 
 
 def acl_folders(folder: Path) -> list[Path]:
-    """Return a folder and its subfolders, as RocketMQ 4.9 searches them; empty if it does not exist.
+    """Return a folder and all folders below it; return an empty list if the folder does not exist.
 
-    Hidden folders are skipped: Kubernetes keeps a second copy of mounted files in hidden folders.
+    RocketMQ 4.9 reads access files from the same folders. Hidden folders are skipped, because Kubernetes
+    keeps a second copy of mounted files in hidden folders.
     """
     return list(_folders(folder, FILES_MAX)) if folder.is_dir() else []
 
@@ -82,7 +83,7 @@ def _folders(folder: Path, allowed: int) -> Iterator[Path]:
 
 
 def acl_files(folders: Sequence[Path]) -> list[Path]:
-    """Return the access files in these folders, in order."""
+    """Return the access files in these folders, sorted by name within each folder."""
     found = [
         path
         for folder in folders
@@ -95,7 +96,7 @@ def acl_files(folders: Sequence[Path]) -> list[Path]:
 
 
 def shared_with_others(paths: Sequence[Path]) -> list[str]:
-    """Return a warning for each file that users other than its owner may read."""
+    """Return a warning for each file that users other than the file's owner may read."""
     lines = []
     for path in paths:
         try:

@@ -1,4 +1,4 @@
-"""The part of YAML that RocketMQ's access files use, with the line of each value. Other YAML is refused.
+"""Reader of the part of YAML that RocketMQ's access files use; each value keeps its line number.
 
 The module reads:
 
@@ -7,9 +7,9 @@ The module reads:
 - plain and quoted values on one line;
 - comments.
 
-The module refuses tags, anchors, aliases, merge keys and folded texts, so a small file cannot become large in
-memory. A value stays the text in the file: the value never becomes a number, a date or a boolean. A YAML
-library would convert values, and would lose the line numbers that errors name.
+The module refuses all other YAML, such as tags, anchors, aliases, merge keys and folded texts. So a small
+file cannot become large in memory. A value stays the text in the file: the value never becomes a number, a
+date or a boolean. A YAML library would convert values, and would lose the line numbers that errors name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-#: Deepest nesting. Access files have three levels.
+#: Largest number of nested levels. Access files have three levels.
 DEPTH_MAX: Final = 8
 #: Longest line in characters. The longest lines in real access files have 300 characters.
 LINE_MAX: Final = 4096
@@ -35,8 +35,8 @@ _ESCAPES: Final = {'"': '"', "\\": "\\", "/": "/", "n": "\n", "t": "\t", " ": " 
 #: Characters that have a special meaning at the start of a value.
 _INDICATORS: Final = "&*!|>%@`{}[],?:#\"'"
 _NULLS: Final = frozenset({"", "~", "null", "Null", "NULL"})
-#: Plain texts that YAML 1.1 does not read as the same text: octal and other numbers, booleans, dates.
-#: RocketMQ would see another value. Whole decimal numbers are not listed, because their text stays the same.
+#: Plain texts that RocketMQ's YAML 1.1 reader would convert to another text: octal and other numbers,
+#: booleans, dates. Whole decimal numbers are not listed, because their text stays the same.
 _OTHER: Final = re.compile(
     r"[-+]?0[0-7_]+|[-+]?0[xX][0-9A-Fa-f_]+|[-+]?0b[01_]+|[-+]?[0-9][0-9_]*(?::[0-9.]+)+|\+[0-9]+|[-+]?[0-9]+_[0-9_]*"
     r"|[-+]?[0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+|[-+]?\.(?:inf|nan)"
@@ -68,7 +68,7 @@ class Text:
 
     @property
     def is_ambiguous(self) -> bool:
-        """True if another YAML reader would not read the value as this same text."""
+        """True if another YAML reader could convert the value, for example to a number or a date."""
         return self.is_plain and self.text is not None and _OTHER.fullmatch(self.text) is not None
 
 
@@ -280,7 +280,7 @@ def _unescape(text: str, line: int) -> str:
 
     found = _ESCAPE.sub(one, text)
     try:
-        # Java joins two escapes that are the halves of one character.
+        # Two escapes can be the halves of one character (a surrogate pair). Join them, as Java does.
         return found.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:
         raise YamlError(line, "an escape is half of a character, allowed are whole characters") from None

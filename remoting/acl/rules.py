@@ -1,8 +1,8 @@
 """Permissions that each request code requires, at a broker and at a nameserver.
 
-Source: PlainAccessValidator.parse and Permission.ADMIN_CODE, RocketMQ 4.9. The rules here are stricter than
-RocketMQ 4.9 in three points. In each point, later releases of RocketMQ have the stricter rule, too, or 4.9
-lacks the rule by mistake:
+Source: PlainAccessValidator.parse and Permission.ADMIN_CODE, RocketMQ 4.9. These rules are stricter than
+those of RocketMQ 4.9 in three points. Each stricter rule is also in later releases of RocketMQ, or 4.9 lacks
+it by mistake:
 
 - request 320 needs the same permissions as 310, and request 361 the same as 11;
 - a send to a retry topic needs the permission for that topic's group. The group that the sender names does

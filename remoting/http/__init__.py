@@ -1,1 +1,1 @@
-"""HTTP code that nameserver and broker share: ports, check of host names, requests to an address server."""
+"""HTTP code that nameserver and broker share: HTTP ports, checks of host names, address server requests."""

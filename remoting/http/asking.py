@@ -42,7 +42,7 @@ class _Resolver(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Do nothing, because this resolver holds nothing open."""
+        """Do nothing, because this resolver has nothing to close."""
 
 
 class AddressServer:

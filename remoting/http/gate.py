@@ -1,7 +1,8 @@
-"""Gate before the handlers of HTTP requests: in each turn of the event loop only a few of them begin.
+"""Gate for HTTP requests: in each iteration of the event loop, only a few handlers begin.
 
 aiohttp makes a task for each connection. If requests of all connections arrive together, all their handlers
-would run in one turn of the event loop. Meanwhile no other port would be served. This module does no I/O.
+would run in one iteration of the loop. Meanwhile, this process would serve no other port. This module does no
+I/O.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class Gate:
             if not place.done():
                 place.set_result(None)
                 self._begun += 1
-        # Call this once more after the last request began: until then, new requests count with the others.
+        # If any request began now, schedule this method once more. Requests that arrive before its next call
+        # count together with the requests that began now.
         self._called = self._begun > 0
         if self._called:
             asyncio.get_running_loop().call_soon(self._next_turn)

@@ -6,22 +6,25 @@ A connection is in one of three states:
 - *Served*: a handler works on a request. A blocking query takes up to a minute.
 - *Kept*: the last request is answered, and no byte of the next request has arrived.
 
-A header must be complete within :data:`HEADER_S` seconds. If a new connection would exceed the limit of
-connections, this module closes an old one: the connection that has been *begun* for longest. If none is
-*begun*, it closes the connection that has been *kept* for longest. If every connection is *served*, new
-connections enter a small reserve, in which only health and metrics are answered.
+The number of connections is limited. If a new connection would exceed the limit, this module makes room in
+this order:
 
-A header has at most :data:`HEADER_MAX` bytes. While a request is served, aiohttp parses no further request of
-the connection. This module holds the bytes of further requests, up to a limit for each connection and a limit
-for all connections together.
+- It closes the connection that has been *begun* for longest.
+- If no connection is *begun*, it closes the connection that has been *kept* for longest.
+- If all connections are *served*, the new one enters a small reserve, in which only health and metrics are
+  answered.
 
-If many requests arrive at once, their handlers begin in the order of arrival, a few in each turn of the event
-loop (:mod:`routekeeper.remoting.http.gate`).
+A header must be complete within :data:`HEADER_S` seconds. It has at most :data:`HEADER_MAX` bytes. While a
+request is served, aiohttp parses no further request of the connection. This module holds the bytes of further
+requests. The number of these bytes is limited for each connection and in total.
+
+If many requests arrive at once, their handlers begin in the order of arrival. In each iteration of the event
+loop, only a few of them begin (:mod:`routekeeper.remoting.http.gate`).
 
 Answers that peers have not read yet are limited, for each connection and in total. If the total limit is
-exceeded, this module closes one connection of the host with most unread bytes: the connection that has read
-nothing for the longest time. A connection is also closed if its peer reads nothing of its answer for
-:data:`STALLED_S` seconds.
+exceeded, this module chooses the host with most unread bytes. Of this host's connections, it closes the one
+that has read nothing for the longest time. A connection is also closed if its peer reads nothing of its
+answer for :data:`STALLED_S` seconds.
 
 With TLS, the time for the first header includes the handshake. Handshakes run in short time slices
 (:mod:`routekeeper.remoting.transport.turns`), so that many handshakes at once delay other work only a little.
@@ -61,8 +64,8 @@ HEADER_S: Final = 5.0
 #: Largest header of a request in bytes, with the request line. A longer one is answered with status 431.
 #: Node.js has the same limit. Browsers and proxies mostly send less than 2 KiB.
 HEADER_MAX: Final = 16 * 1024
-#: Number of bytes of further requests that a connection may send while its request is served. Above it, this
-#: process reads nothing more from the connection until the request is answered.
+#: Number of bytes of further requests that a connection may send while its request is served. Above this
+#: number, this process reads nothing more from the connection until the request is answered.
 AHEAD_MAX: Final = 16 * 1024
 #: Largest number of bytes of such further requests that all connections hold together.
 AHEAD_ALL_MAX: Final = 32 << 20
@@ -74,7 +77,7 @@ _HEADER_END: Final = re.compile(rb"\n\r?\n")
 _TOO_LONG: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 )
-#: Time in seconds after which a kept-alive connection is closed.
+#: Time in seconds after which a connection is closed if it brings no further request.
 KEPT_S: Final = 75.0
 #: Seconds without traffic after which a connection is closed in any state; longer than any blocking query.
 IDLE_S: Final = 120.0
@@ -83,13 +86,15 @@ UNREAD_MAX: Final = 64 << 20
 UNREAD_ALL_MAX: Final = 128 << 20
 #: Seconds after which a connection is closed if its peer reads nothing of its answer.
 STALLED_S: Final = 10.0
-#: Seconds of aiohttp's own timer for kept connections; so long that it never fires. aiohttp does not know the
-#: requests that a :class:`Shortcut` answers, so its timer would close connections that are in use.
+#: Time of aiohttp's own timer for kept connections, in seconds. It is so long that the timer never fires. The
+#: timer would close connections in use, because aiohttp does not see the requests that a :class:`Shortcut`
+#: answers.
 _NEVER_S: Final = 365 * 24 * 3600.0
 #: Largest number of bytes of an unread answer that the kernel holds. This process holds further bytes, up to
 #: :data:`UNREAD_MAX`.
 _KERNEL_BUFFER: Final = 64 << 10
-#: Largest request in bytes that is stored for a :class:`Shortcut`; real requests have a few hundred bytes.
+#: Size in bytes of the largest request that is stored for a :class:`Shortcut`. Real requests have a few
+#: hundred bytes.
 REQUEST_MAX: Final = 2_048
 #: Names of request headers. After a request that has such a header, the following bytes may be something
 #: other than the next request.
@@ -374,13 +379,14 @@ class HttpConnection(web.RequestHandler):
         self.request_bytes = b""
         self.known: Any = None
         self.waits_until: float | None = None
-        self._is_idle = True  # aiohttp has no part of a request and no part of an answer
+        self._is_idle = True  # aiohttp has no unfinished request and no unfinished answer
         self._held: Held | None = None
         self.place: asyncio.Future[None] | None = None
         self._header = 0  # bytes of an incomplete header that aiohttp has
         self._answered = 0  # number of answered requests; ``_request_count`` of aiohttp counts parsed ones
         self._body: StreamReader | None = None  # body of the last parsed request
-        # Bytes that aiohttp may not have yet: further requests, or a body that its handler reads slowly.
+        # Bytes that this object must not pass to aiohttp yet: further requests, or a body that its handler
+        # reads slowly.
         self._ahead = b""
 
     def unread_bytes(self) -> int:
@@ -389,7 +395,11 @@ class HttpConnection(web.RequestHandler):
         return 0 if transport is None else transport.get_write_buffer_size()
 
     def enter(self, others: dict[HttpConnection, None] | None) -> None:
-        """Move the connection to another state: into the group ``others``, or to "being served" if None."""
+        """Move the connection to another state.
+
+        Args:
+            others: The connections in the new state; None if the new state is *served*.
+        """
         self._leave()
         self.since = self._loop.time()
         self.more_came = False
@@ -454,7 +464,8 @@ class HttpConnection(web.RequestHandler):
             piece, data = data[:size], data[size:]
             super().data_received(piece)
             if self._request_count > parsed:
-                # If the piece did not end with the header, aiohttp may have the begin of the next one, too.
+                # If the piece did not end where a header ends, aiohttp may have the beginning of the next
+                # request's header, too.
                 self._header, self._body = int(end is None), self._messages[-1][1]
                 self._connections.came_ahead(self, self._request_count - self._answered)
             elif in_body:
@@ -503,7 +514,7 @@ class HttpConnection(web.RequestHandler):
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        if not data:  # aiohttp calls this method so when it goes on after a pause
+        if not data:  # aiohttp calls this method without data when it continues after a pause
             super().data_received(data)
             if self._ahead:
                 self._go_on()
@@ -563,7 +574,10 @@ class HttpConnection(web.RequestHandler):
 
 
 def _is_one_request(request: web.BaseRequest, data: bytes) -> bool:
-    """Return True if ``data`` was exactly one request without a body: aiohttp then waits for a new one."""
+    """Return True if ``data`` was exactly one request without a body.
+
+    In this case, aiohttp waits for the beginning of a new request.
+    """
     return (
         data.endswith(b"\r\n\r\n")
         and data.count(b"\r\n\r\n") == 1

@@ -1,6 +1,7 @@
-"""Connections: code that the asyncio driver and the blocking driver share.
+"""Connections of clients and servers. This file has code that several of them share.
 
-A tool that uses only one driver does not load the other driver.
+The asyncio client is in ``transport.aio``, and the blocking client in ``transport.blocking``. A tool that
+imports only one of these two modules does not load the other one.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 TIMEOUT_S: Final = 3.0
 #: Largest number of oneway requests that wait for a peer that does not read. Java allows 256 per process.
 ONEWAY_MAX: Final = 256
-#: Largest number of open connections of one client. Above it, the connection unused for longest is closed.
+#: Largest number of open connections of one client. Above this number, the connection that has been unused
+#: for longest is closed.
 CONNECTIONS_MAX: Final = 4096
 #: Largest number of frames of one peer that are handled in one iteration of the event loop. Answers to this
 #: client's waiting requests are not counted. uvloop may read twice in one iteration, which doubles the
@@ -36,11 +37,11 @@ UNASKED_MAX: Final = 64
 #: Largest number of a peer's requests that are being served and not yet answered. At this number, this client
 #: reads nothing more from the peer.
 SERVED_MAX: Final = 64
-#: Bytes of answers that a peer has not read, above which its connection is closed.
+#: Number of unread bytes of answers above which a peer's connection is closed.
 UNREAD_MAX: Final = 1024 * 1024
-#: Bytes of answers that a peer has not read, above which its further requests are not handled.
+#: Number of unread bytes of answers above which a peer's further requests are not handled.
 _UNREAD_PAUSE: Final = 256 * 1024
-#: Unread bytes of a peer above which the event loop calls :meth:`_Connection.pause_writing`.
+#: Number of unread bytes of one peer above which the event loop calls :meth:`_Connection.pause_writing`.
 _UNREAD_REPORTED: Final = 64 * 1024
 
 #: Handles a peer's request; the arguments are the address and the request. The answer to a oneway request is
@@ -195,7 +196,7 @@ class RemotingClient:
             attempt.add_done_callback(lambda _task: self._connecting.pop(addr, None))
         try:
             async with asyncio.timeout_at(deadline):
-                return await asyncio.shield(attempt)  # shield it: other callers may wait for the attempt too
+                return await asyncio.shield(attempt)  # shield the attempt: other callers may wait for it, too
         except TimeoutError:
             raise ConnectionLost(f"no connection to {addr} within the deadline", sent=False) from None
         except asyncio.CancelledError:
@@ -342,13 +343,13 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._futures: dict[int, asyncio.Future[RemotingCommand]] = {}
         self._timer: asyncio.Handle | None = None
-        self._timer_at = math.inf  # stored here, because some handles of uvloop cannot tell their time
+        self._timer_at = math.inf  # time of the timer; some handles of uvloop cannot tell it
         self._idle: asyncio.TimerHandle | None = None
         self._paused = False
         self._oneways_waiting = 0
         self._requests: deque[RemotingCommand] = deque()  # requests of the peer that are not handled yet
-        self._unread_answers = 0  # upper bound, in bytes, of the answers that the peer has not read
-        self._held_back = False  # reading is paused, because not all received bytes are handled
+        self._unread_answers = 0  # largest possible number of answer bytes that the peer has not read
+        self._held_back = False  # True while reading is paused until all received bytes are handled
         self._turn: asyncio.Handle | None = None  # the scheduled call that will handle the remaining bytes
 
     @property

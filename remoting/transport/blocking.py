@@ -108,7 +108,7 @@ class BlockingClient:
                 self._drop(connection, "a request timed out")
             raise
         except BaseException:
-            # An interruption, such as KeyboardInterrupt, also loses the connection if it cut off a frame.
+            # An exception such as KeyboardInterrupt may have cut off a frame, which ends the connection.
             if connection.lost:
                 self._drop(connection, "the connection was lost")
             raise
@@ -378,7 +378,7 @@ class _Connection:
 
     def _send(self, frame: bytes, deadline: float, unless: Callable[[], bool] | None = None) -> None:
         with self._writing:
-            self._check_open(sent=False)  # the former writer may have cut off its frame
+            self._check_open(sent=False)  # the former writer may have sent only a part of its frame
             check_holds(self.addr, unless)
             complete = False
             try:
@@ -390,8 +390,8 @@ class _Connection:
             except OSError as error:
                 raise ConnectionLost(f"connection to {self.addr} was lost: {error}", sent=True) from None
             finally:
-                # A part of the frame may have been sent. Further frames would be unreadable for the peer. The
-                # reason may also be KeyboardInterrupt, or the timeout of a greenlet.
+                # Give up the connection after any exception, even KeyboardInterrupt or the timeout of a
+                # greenlet: if only a part of the frame was sent, the peer cannot read further frames.
                 if not complete:
                     with self._changed:
                         self._lose("a frame was cut off")
@@ -417,8 +417,8 @@ class _Connection:
                 finally:
                     self._changed.acquire()
                     self._reading = False
-                    # Also if this thread was interrupted: the bytes may be answers to other threads, and one
-                    # of these threads must read now.
+                    # Pass on the received bytes even if this thread was interrupted: they may be answers to
+                    # other threads. This call also wakes these threads, because one of them must read now.
                     self._take(received)
 
     def _receive(self, timeout_s: float, received: list[bytes]) -> None:

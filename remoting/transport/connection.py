@@ -37,16 +37,17 @@ from routekeeper.remoting.transport.turns import Turns
 
 log = logging.getLogger(__name__)
 
-#: Bytes of answers at which a batch is written, even if more requests are still to be handled.
+#: Number of bytes of answers at which a batch is written, even if more requests must still be handled.
 _BATCH_BYTES: Final = 256 * 1024
-#: Unread bytes of one peer above which these bytes count in the total of all peers.
+#: Number of unread bytes of one peer above which these bytes count in the total of all peers.
 _UNREAD_COUNTED: Final = 64 * 1024
-#: Unread bytes of one peer above which its further requests are not handled.
+#: Number of unread bytes of one peer above which its further requests are not handled.
 _UNREAD_PAUSE: Final = 256 * 1024
 #: Smallest number of bytes that are counted for a request whose answer comes later. It covers the Python
 #: objects of the request and of its handler.
 _REQUEST_BYTES: Final = 1024
-#: Most bytes of memory for one character: four, and four more in the UTF-8 form that Python may cache.
+#: Largest number of bytes of memory that one character takes: four, and four more in the UTF-8 form that
+#: Python may cache.
 _CHARACTER_BYTES_MAX: Final = 8
 #: Step in bytes. A connection's requests whose answers come later are added to the total of all connections
 #: only in whole steps. Most single registrations are smaller than one step, so they need no update.
@@ -219,23 +220,23 @@ class Connection(Inner):
         # True if received bytes may go to the fast path unchanged. This needs two conditions: all earlier
         # bytes are answered, and the peer reads its answers.
         self._straight = self._inbox.straight
-        self._counted = 0  # bytes of this connection in ``server.received``
+        self._counted = 0  # number of this connection's bytes that ``server.received`` counts
         self._under_way = self._under_way_counted = 0  # bytes of requests whose answers come later
         # True while no further request is handled, because the requests whose answers come later have too
         # many bytes.
         self._crowded = False
-        self._cut = False  # no bytes are counted any more, because the connection is closed or cut off
+        self._cut = False  # True after the connection was closed or cut off: then no bytes count
         self._transport: asyncio.Transport | None = None
-        self._full = False  # reading is paused, because the inbox has many bytes
+        self._full = False  # True while reading is paused because the inbox has many bytes
         # Size of the large frame that this connection reads or asks permission to read; 0 if there is none.
         self._large = 0
-        self._held_back = False  # reading is paused until the server permits the large frame
+        self._held_back = False  # True while reading is paused until the server permits the large frame
         self._large_unanswered = 0  # number of requests with large bodies whose answers come later
-        self._queued = False  # this connection waits for its turn (time slice) in :class:`Turns`
+        self._queued = False  # True while this connection waits for its turn (time slice) in :class:`Turns`
         # Time at which this connection began to wait for its turn; 0 if it does not wait.
         self._waits_since = 0.0
         self.begun = 0.0
-        self._dispatched = False  # at least one request was passed to a handler
+        self._dispatched = False  # True after a request was passed to a handler
         # True while the peer has left so many bytes unread that they count in the total of all peers.
         self._backed_up = False
         # True while the peer has left so many bytes unread that its further requests are not handled.
@@ -294,7 +295,8 @@ class Connection(Inner):
             self._kept()
 
     def eof_received(self) -> bool:
-        # False closes the connection: a peer that has ended its sending is not expected to read answers.
+        # Return False, which closes the connection: a peer that has ended its sending probably reads no
+        # answers.
         return False
 
     def pause_writing(self) -> None:
@@ -444,7 +446,7 @@ class Connection(Inner):
             self.server.unread.set(self, self._transport.get_write_buffer_size())
 
     def shed(self, what: str) -> None:
-        """Close this connection at once, because the limit of all connections together is exceeded.
+        """Close this connection at once, because all connections together exceed a limit.
 
         The server chooses the connections with most bytes.
         """
@@ -796,7 +798,7 @@ def _text_bytes(text: str) -> int:
 
 
 def _nothing(data: bytes) -> None:
-    """Return None: the fast path of a connection that has no fast path."""
+    """Return None. This function takes the place of a fast path if a connection has none."""
 
 
 def _discard(result: Awaitable[RemotingCommand | None]) -> None:

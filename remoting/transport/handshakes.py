@@ -19,10 +19,14 @@ Holder = TypeVar("Holder", bound=Hashable)
 class Handshakes(Generic[Holder]):
     """TLS handshakes that wait for their peers. Each handshake occupies an OpenSSL object of about 50 KiB.
 
-    If a limit is exceeded, the handshake that has waited longest is broken off. At the limit of one host,
-    only the handshakes of this host are compared. At the limit of all hosts, only the handshakes of the host
-    with most handshakes are compared. So a peer that answers at once hardly ever loses its handshake. A
-    handshake that this process has not begun yet has no OpenSSL object and does not count.
+    If a new handshake would exceed a limit, an older one is broken off:
+
+    - If one host reaches its limit, this is the handshake of this host that has waited longest.
+    - If all hosts together reach their limit, this is the handshake that has waited longest at the host with
+      most handshakes.
+
+    So a peer that answers at once hardly ever loses its handshake. A handshake that this process has not
+    begun yet has no OpenSSL object and does not count.
 
     Args:
         host: Returns the address of the host for which a handshake counts.

@@ -19,8 +19,9 @@ _DOWN_TO: Final = 7 / 8
 class Holdings(Generic[Holder]):
     """Number of bytes that this process holds for each connection.
 
-    While the total is within the limit, a single peer may hold any number of bytes, because many brokers can
-    share one address. Above the limit, connections of the address with most bytes are cut off first.
+    While the total is within the limit, this process may hold any number of bytes for one peer, because many
+    brokers can share one address. Above the limit, connections of the address with most bytes are cut off
+    first.
 
     Args:
         bytes_max: Limit of the bytes held for all connections together.

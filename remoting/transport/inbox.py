@@ -1,8 +1,9 @@
 """Received bytes of one peer of a server, split into requests in their order; without I/O.
 
-This is the server's counterpart of :mod:`routekeeper.remoting.session`. A driver passes received bytes in and
-takes out one request after another. The driver may stop between any two requests. For example, it stops while
-the peer does not read its answers, or while the event loop serves other connections.
+The server uses this module, and clients use :mod:`routekeeper.remoting.session`. A server's connection puts
+received bytes into an :class:`Inbox`, and takes out one request after another. The connection may stop
+between any two requests. For example, it stops while the peer does not read its answers, or while the event
+loop serves other connections.
 """
 
 from __future__ import annotations

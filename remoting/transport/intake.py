@@ -11,15 +11,18 @@ Holder = TypeVar("Holder", bound=Hashable)
 
 
 class Intake(Generic[Holder]):
-    """Permissions of connections to read a large frame; without permission, a connection is not read.
+    """Permissions to read large frames. Nothing is read from a connection that waits for its permission.
 
-    A connection with this permission has a *place*. The frames of all connections with places are together
-    within the limit. Only if a single connection has a place, its frame may be above the limit. The hosts get
+    A connection with this permission has a *place*. The limit applies to the frames of all connections with
+    places together. A single frame may exceed the limit if no other connection has a place. The hosts get
     free places in turn. Within a host, the connection that has waited longest is next.
 
-    While other connections wait, a connection that completes its frame slowly loses its place and waits
-    again, behind the other connections of its host. A connection that sends nothing loses its place until it
-    sends again. Frame bytes that were already read stay in memory.
+    While other connections wait, slow connections lose their places:
+
+    - A connection that sends its frame slowly waits again, behind the other connections of its host.
+    - A connection that sends nothing loses its place until it sends again.
+
+    In both cases, the bytes of the frame that were already read stay in memory.
 
     Args:
         bytes_max: Limit of the bytes of all large frames that are being read.
@@ -85,7 +88,7 @@ class Intake(Generic[Holder]):
     def look(
         self, waits_for_peer: Callable[[Holder], bool], received: Callable[[Holder], int]
     ) -> tuple[list[Holder], list[Holder]]:
-        """If any connection waits, take the place from connections that already had it at the last call.
+        """If any connection waits, take away the places that connections already had at the last call.
 
         Args:
             waits_for_peer: Returns True if a connection can continue only when its peer sends or reads. Only

@@ -21,7 +21,7 @@ LOOKUPS_MAX: Final = 64
 LISTEN_WITHIN_S: Final = 10.0
 
 _lookups: Final[dict[str, Future[list[str]]]] = {}
-os.register_at_fork(after_in_child=_lookups.clear)  # the threads exist only in the parent process
+os.register_at_fork(after_in_child=_lookups.clear)  # a forked process has none of the threads
 
 
 def look_up(host: str) -> Future[list[str]]:

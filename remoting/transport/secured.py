@@ -45,8 +45,8 @@ class PortContext:
     Attributes:
         context: Context for accepted connections; None if the port has no TLS.
         demanded: True if a connection without TLS is closed (mode ``enforcing``).
-        ends_at: Time in Unix seconds at which the certificate expires, or the last authority if it expires
-            earlier.
+        ends_at: Time in Unix seconds at which the certificate expires. If all authorities have expired before
+            this time, the time at which the last of them expires.
     """
 
     context: ssl.SSLContext | None = None
@@ -60,7 +60,7 @@ class TlsPort:
     Args:
         current: Context that was read from the files.
         say: Called with a failed connection and the reason of the failure.
-        turns: Scheduler that also runs this port's handshakes; None for a separate one.
+        turns: Scheduler that also runs this port's handshakes; None if the port gets a separate scheduler.
 
     Attributes:
         current: Context for new connections; it may be replaced at any time.
@@ -133,10 +133,10 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         self._inner_paused = False
         # True while the peer has left so many bytes unread that the inner protocol must pause its writing.
         self._backed_up = False
-        self._unread_control = False  # reading is paused until the peer reads answers to its key changes
+        self._unread_control = False  # True while the peer has not read answers to its key changes
         self._late: asyncio.TimerHandle | None = None
         self._lost = False
-        self._ended = False  # this process has closed the connection
+        self._ended = False  # True after this process has closed the connection
         self.cost_s = 0.0
         self.peer = self.host = self.charged = "?"
 

@@ -64,7 +64,7 @@ def load(
         TlsError: If a file cannot be used; the text names the file.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.options |= ssl.OP_NO_RENEGOTIATION  # otherwise a write might have to wait for a read
+    context.options |= ssl.OP_NO_RENEGOTIATION  # with renegotiation, a write might have to wait for a read
     context.check_hostname = check == "host"
     context.verify_mode = ssl.CERT_NONE if check == "nothing" else ssl.CERT_REQUIRED
     try:

@@ -12,8 +12,8 @@ from routekeeper.remoting.addresses import network_of
 #: last request.
 TURN_S: Final = 0.003
 #: If the requests in one iteration of the loop have taken this time in seconds, the next turn begins only in
-#: a later iteration. After less work, the next turn may begin at once: a callback for each single request,
-#: only to detect the next iteration, would be too expensive.
+#: a later iteration, which a callback detects. After less work, the next turn may begin at once, because a
+#: callback after each single request would be too expensive.
 _UNCHECKED_S: Final = 0.000_5
 #: Connections with fewer waiting bytes than this are served before connections with more.
 SMALL_BYTES: Final = 4096
@@ -90,7 +90,7 @@ class Turns:
     A turn is a period of :data:`TURN_S` in which requests are handled. When the turn is over, all further
     requests wait until the loop has completed an iteration, in which the loop also does its other work. A
     callback that was scheduled during the turn shows that the iteration is complete. A clock could not show
-    this, because an iteration can also be long only because it reads many sockets.
+    this, because an iteration that reads many sockets is long, too.
 
     The next turn serves connections in this order:
 
@@ -102,17 +102,17 @@ class Turns:
       fewer bytes is first.
     - The answers of one connection keep their order: all its waiting bytes wait together.
 
-    Work is counted for a connection only while other connections wait. A new connection begins with the cost
+    Work counts against a connection only while other connections wait. A new connection begins with the cost
     of its host's closed connections. Otherwise a client could be first every time by opening a new
     connection. An IPv6 network of 64 bits counts as one host.
 
-    A turn begins only if no new connection came during the last iteration of the loop. A listener admits one
-    connection in each iteration. If a turn began after each admission, a client with few requests would wait
-    for one turn of each connection that was admitted before it.
+    A turn begins only if no new connection came during the last iteration of the loop. The reason is that a
+    listener admits one connection in each iteration. If a turn began after each admission, a client with few
+    requests would wait for the turns of all connections that were admitted before it.
 
     Requests that are passed to tasks run later, all in one iteration. Therefore a turn starts only as many of
-    these requests as fit into the turn. Their cost is estimated twice, from recent requests and from their
-    size; the greater estimate counts.
+    these requests as fit into the turn. Each request's cost is estimated twice: from recent requests, and
+    from its size. The greater estimate counts.
 
     Args:
         clock: Returns the present time in seconds.
@@ -166,7 +166,7 @@ class Turns:
         worker.cost_s = self._gone.get(network_of(worker.host), 0.0)
 
     def left(self, worker: Worker) -> None:
-        """Store the cost of a closed connection for its host."""
+        """Store the cost of a closed connection: new connections of its host begin with this cost."""
         gone, host = self._gone, network_of(worker.host)
         if worker.cost_s <= max(self._least_s, gone.get(host, 0.0)):
             return
@@ -190,7 +190,7 @@ class Turns:
     def renew(self) -> None:
         """Begin a new turn for bytes that waited for something else, such as a read barrier.
 
-        They can be answered only now, so they must not wait for a turn as well.
+        These bytes can be answered only now, so they must not wait for a turn as well.
         """
         self._until = self._clock() + self._turn_s
 

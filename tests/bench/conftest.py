@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
-    """Yield the one Spark session of all tests, with settings for a report of few events."""
+    """Yield the Spark session that all tests share. Its settings are those for a report on few events."""
     from routekeeper.bench.report.session import open_session
 
     session = open_session(small=True)
@@ -23,7 +23,7 @@ def spark() -> Iterator["SparkSession"]:
 
 @pytest.fixture(scope="session")
 def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Tab"]:
-    """Yield the one browser tab of all tests, because a browser takes seconds to start.
+    """Yield the browser tab that all tests share, because a browser takes seconds to start.
 
     Each test loads its page anew.
     """

@@ -1,6 +1,7 @@
-"""A module that Locust loads with bench/generator.py: all new clients share one Locust user.
+"""A module for Locust that lets one Locust user act as all new clients.
 
-One user cannot start enough new clients in time, so new clients begin later than planned.
+Locust loads this module together with bench/generator.py. One user cannot start enough new clients in time,
+so new clients begin later than planned.
 """
 
 from routekeeper.bench.plan import Load

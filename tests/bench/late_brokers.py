@@ -1,6 +1,7 @@
-"""A module that Locust loads with bench/generator.py: simulated brokers register up to 3 s late.
+"""A module for Locust that delays the registrations of simulated brokers by up to 3 s.
 
-A busy machine can delay registrations in the same way.
+Locust loads this module together with bench/generator.py. A busy machine can delay registrations in the same
+way.
 """
 
 import time

@@ -71,17 +71,17 @@ def written_so_far(session: Session, kind: type[E], process: str) -> list[E]:
 
 
 def hold_brokers(session: Session, seen: Callable[[int, int], bool]) -> None:
-    """Stop all brokers (SIGSTOP) until a server has restarted and the test has seen the server empty.
+    """Stop all brokers (SIGSTOP) until a server has restarted and an event shows that it lists no broker.
 
-    If the brokers ran, they could register at the new server before anybody sees that it is empty.
+    If the brokers ran, they could register at the restarted server before an event shows it empty.
 
     Args:
-        seen: Function of a server's index and an instant in ns. It returns True if an event after that
+        seen: Function that gets a server's index and an instant in ns. It returns True if an event after that
             instant shows the server empty.
     """
     brokers, servers = session.cluster.brokers, session.cluster.server_processes
     pids = {server.index: server.child.pid for server in servers if server.child is not None}
-    # Older records do not count: they may show the server before it was killed.
+    # Ignore older events: they may show the server before it was killed.
     after_ns = time.monotonic_ns()
     for broker in brokers:
         broker.signal(signal.SIGSTOP)
@@ -107,7 +107,7 @@ def hold_brokers(session: Session, seen: Callable[[int, int], bool]) -> None:
 
 
 def seen_empty(session: Session, index: int, after_ns: int, everybody: list[int]) -> bool:
-    """Return True if a server returned a broker list other than `everybody` after the instant `after_ns`."""
+    """Return True if a server gave an answer after the instant `after_ns` that did not list all brokers."""
     return any(
         (row.index, row.topic) == (index, "bench-0")
         and row.seen_ns > after_ns

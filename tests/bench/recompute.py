@@ -89,9 +89,12 @@ class Life:
     def _gaps_of_everybody(self, truth: list[Row]) -> Iterator[tuple[int, str | None, int, int, int]]:
         """Yield a tuple for each time span in which a broker was absent.
 
-        The fields are: number of the broker; side of the clients that cannot reach the broker, or None if no
-        client can reach the broker; and three instants in ns. At these instants the broker was lost, its
-        process started again, and the broker was back.
+        The fields of the tuple are:
+
+        - number of the broker;
+        - side of the clients that cannot reach the broker, or None if no client can reach it;
+        - three instants in ns, at which the broker was lost, its process started again, and the broker was
+          back.
         """
         starts = [
             (row["index"], row["t_ns"])
@@ -128,7 +131,7 @@ class Life:
     def verdict(self, op: Row) -> tuple[str, int]:
         """Return the verdict on an answer, and the time in ns for which the answer had been outdated."""
         sent, done = op["sent_ns"], op["done_ns"]
-        # Ignore brokers that returned before the scenario of this operation began.
+        # Use only the absences of brokers that overlap with the scenario of this operation.
         begin, end = op["slot"]
         gaps = [
             gap
@@ -145,8 +148,8 @@ class Life:
             for broker in self.holders[op["topic"]] - listed
             if not any(of == broker and since <= done and back > sent for of, _, since, _, back in gaps)
         }
-        # An answer may lack a broker that has just returned, but only if the broker was lost in this fault. A
-        # broker that an earlier fault had hit was listed again before this fault began.
+        # An answer may lack a broker that has returned since this fault began. But a broker that an earlier
+        # fault hit was listed again before this fault, so an answer without it is wrong.
         struck = op["struck"]
         came_back = {of for of, _, _, _, back in gaps if back <= sent and (sent < struck or back > struck)}
         if lacked - came_back:
@@ -176,8 +179,8 @@ class Life:
 def _spans(views: Iterable[Row]) -> Iterator[Row]:
     """Yield the time spans in which an observer saw the same route list, from the recorded changes.
 
-    A change has an earliest and a latest possible instant. A span begins and ends in the middle between these
-    two instants.
+    Only the earliest and the latest possible instant of each change are known. A span begins and ends in the
+    middle between these two instants.
     """
     by_view: dict[tuple[str, int, str], list[Row]] = defaultdict(list)
     for row in views:
@@ -216,8 +219,8 @@ def _recovered(asked: list[tuple[int, int, str, int]]) -> float:
     Return 0 if the fault disturbed no request.
 
     Args:
-        asked: A tuple for each request: instants at which it was due and done, in ns since the fault; its
-            verdict; and the time in ns for which its answer had been outdated.
+        asked: A tuple for each request: when it was due and done, in ns since the fault; its verdict; and the
+            time in ns for which its answer had been outdated.
     """
     disturbed = [
         due
@@ -355,7 +358,7 @@ def _counts_differ(one: Row, other: Row) -> bool:
 
 
 def _known_to_clients(life: Life, run: Run) -> list[float]:
-    """Return the times in ms until all clients showed a change, for each change in a time without a fault."""
+    """Return the time in ms from each change without a fault until all clients showed the change."""
     found = []
     for (topic, version), begun in life.begun.items():
         fault = run.fault_of(begun)
@@ -421,7 +424,7 @@ def _instant(row: Row) -> int:
 
 
 def figures(results: Path) -> dict[Key, float]:
-    """Return the value of each figure in each round (every design once, with the same seed)."""
+    """Return the value of each figure in each round. A round runs every design once, with the same seed."""
     runs = [
         Run(path.parent)
         for series in SERIES
@@ -484,7 +487,7 @@ def differences(found: dict[Key, float], values: Path) -> tuple[int, list[str]]:
 
 
 def main(results: str, values: str | None = None) -> int:
-    """Print the median of each figure for each design; with `values`, compare all figures with a report's."""
+    """Print the median of each figure for each design; if `values` is given, compare all figures with it."""
     found = figures(Path(results))
     rounds: dict[tuple[str, ...], list[float]] = defaultdict(list)
     for (scenario, case, measure, arm, _), value in found.items():

@@ -1,4 +1,4 @@
-"""A nameserver with outdated answers, like a slow replica: it repeats earlier answers of a nameserver."""
+"""A server that acts like a slow replica: it repeats the earlier answers of another nameserver."""
 
 from __future__ import annotations
 

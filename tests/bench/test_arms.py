@@ -1,4 +1,4 @@
-"""Conversions in the arms (designs): brokers to MetaQ nodes, nodes to routes, readings to views (changes).
+"""The arms (designs) convert brokers to MetaQ nodes, nodes to routes, and query results to changes.
 
 Some tests check the command line that chooses arms and profiles.
 """
@@ -88,6 +88,10 @@ def test_control_that_the_machine_cannot_run_is_left_out_and_said(
     monkeypatch.setenv("PATH", str(tmp_path))
     _, comparison = asked_for(parser().parse_args(words), words)
     assert comparison.plan.arms == [arm for arm in load_plan("controls").arms if arm != "apache"]
+    assert {series.name: series.arms for series in comparison.plan.series} == {
+        "equal": [],
+        "rest": ["independent"],
+    }
     assert "the arm apache is left out: it needs Maven" in capsys.readouterr().err
     # make the folder in which an earlier run would have put RocketMQ
     (tmp_path / "routekeeper" / "bench" / "apache-5.3.3").mkdir(parents=True)

@@ -1,4 +1,7 @@
-"""Load on a running cluster that the user names by its addresses. The load does not change the cluster."""
+"""The benchmark puts load on a running cluster that the user names by its addresses.
+
+The load does not change the cluster.
+"""
 
 from __future__ import annotations
 

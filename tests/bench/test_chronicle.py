@@ -1,4 +1,4 @@
-"""The log of a run's scenarios: begin and end of each, and why an arm (a design) lost a scenario."""
+"""A run's log tells when each scenario began and ended, and why an arm (a design) lost a scenario."""
 
 from __future__ import annotations
 

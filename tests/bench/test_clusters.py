@@ -1,4 +1,4 @@
-"""The report on a Spark cluster: its tables are the same as those of one machine."""
+"""On a Spark cluster, the report computes the same tables as on one machine."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def alive_workers(port: int) -> int:
 def test_submitted_job_computes_the_same_tables_on_executors_of_their_own(
     runs: Path, local: Path, tmp_path: Path
 ) -> None:
-    """Check that no task needs Python or a file of ours: the executors have neither."""
+    """Use executors that have neither Python nor our files: their tasks must not need them."""
     ensure_java()
     events, out = tmp_path / "events", tmp_path / "out"
     events.mkdir()

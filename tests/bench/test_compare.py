@@ -1,4 +1,7 @@
-"""A whole comparison in a small size: three arms (designs), real clusters, load, faults, and the report."""
+"""A small comparison of three arms (designs) works, from the first run to the finished report.
+
+It has real clusters, load and faults.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +122,7 @@ def test_every_server_and_every_client_leaves_a_dead_broker_out_and_takes_it_bac
 
 
 def test_arms_of_a_block_get_the_same_load(comparison: tuple[Path, str]) -> None:
-    """All designs get the same operations and topics, at the same times after the start of their runs."""
+    """Check that all designs get the same operations and topics at the same times after their start."""
     page, _ = comparison
     loads: dict[str, dict[str, list[Any]]] = {}
     for arm in ARMS:

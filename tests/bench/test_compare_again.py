@@ -1,4 +1,4 @@
-"""A comparison that is started again or resumed: the tests check which finished runs are kept."""
+"""A comparison that is started again or resumed keeps its finished runs and makes only the others."""
 
 from __future__ import annotations
 

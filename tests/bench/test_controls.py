@@ -1,7 +1,7 @@
-"""Control runs of the comparison, with real processes.
+"""The control runs of a comparison work with real processes.
 
-In one control, the same arm (design) runs twice. The other control is RocketMQ's own nameserver with the same
-clients.
+In one control, the same arm (design) runs twice. In the other control, RocketMQ's own nameserver runs with
+the same clients.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SCHEDULED: Final = ("lookup", "newcomer", "send", "send_once")
 ARMS: Final[tuple[Arm, ...]] = ("independent", "independent-again", "apache")
 #: Seconds for which a server is down: longer than a busy machine can delay the observer.
 DOWN_S: Final = 3.0
-#: Number by which this test multiplies those times of a run that depend on timers.
+#: Factor for all times of a run that depend on timers.
 STRETCH: Final = 20.0
 AFTER_S: Final = 0.6
 EVERYBODY: Final = [0, 1, 2]
@@ -105,7 +105,7 @@ def test_larger_timers_lengthen_the_window_and_not_the_time_for_which_a_server_i
 
 
 def test_same_arm_twice_gets_the_same_load(folders: dict[Arm, list[Path]]) -> None:
-    """Look-ups and sends of two runs have the same due times and topics.
+    """Check that look-ups and sends of two runs have the same due times and topics.
 
     Scenarios do not begin at exactly the same instant, so only the middle of the scenario is compared.
     """

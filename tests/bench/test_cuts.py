@@ -1,4 +1,4 @@
-"""Servers that faults hit, and links that faults cut: every link of the case, and no other link."""
+"""Each case of a fault hits the right server, and cuts every link of the case but no other link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes and syncs that servers write to their files, as counted by the servers and not by the kernel."""
+"""Servers count the bytes and syncs of their files themselves, and the benchmark reads these figures."""
 
 from __future__ import annotations
 

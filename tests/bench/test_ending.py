@@ -1,6 +1,6 @@
-"""The end of a run: it may overlap with the start of the next run, but not with the load of the next run.
+"""A run may end while the next run starts, but it ends before the load of the next run begins.
 
-A comparison's planned time is also tested.
+Other tests check the planned time of a comparison.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FOLDERS = [Path("quiet"), Path("partition")]
 
 
 def test_whoever_awaits_the_loads_end_never_reads_half_of_it(tmp_path: Path) -> None:
-    """Check that a reader of the file sees either the old or the new content, never a part.
+    """Check that a reader of the file that ends the load sees its old or its new content, never a part.
 
     With an earlier version, a load generator read a half-written file, and the results of its run could not
     be used.

@@ -1,12 +1,12 @@
-"""Every scenario and case of the full comparison, shortened, with real processes and events.
+"""Every scenario and case of the full comparison works, in a shortened form with real processes.
 
 The three designs share the code that starts, cuts, freezes and kills processes. So each design runs only
 those cases in which it behaves differently from the other designs. Together, the three designs run every
 case.
 
-ZooKeeper's servers are JVMs and its clients see changes at once, so nothing may disturb its run: no other
-test runs at the same time. During the run of another design, one more test may run. All tests read the raw
-events.
+Nothing may disturb the run of ZooKeeper, because its servers are JVMs and its clients see changes at once. So
+no other test runs at the same time. During the run of another design, one more test may run. All tests read
+the raw events.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ RUN: Final[dict[Arm, dict[str, tuple[str, ...]]]] = {
     "independent": {
         "broker-dies": ("stop", "kill", "freeze", "cable"),
         "nameserver-restarts": ("one-empty", "all", "disk-lost"),
-        "leader-fails": ("kill",),  # kills any server, because independent nameservers have no leader
+        "leader-fails": ("kill",),  # these servers have no leader, so any server is killed
         "partition": ("1-2", "1-1-1", "broker-nameserver"),
         "messages": ("broker-kill", "broker-cable"),
         "new-topic": ("update-topic", "first-send"),
@@ -77,8 +77,8 @@ MEMORY: Final = Path("/dev/shm")
 ROOM: Final = 4 * 1024**3
 #: Divisor of the timers: a lease lasts 3 s; brokers register and clients refresh routes every 0.75 s.
 DIVISOR: Final = 40.0
-#: Two times in s for each scenario and case: length of the fault, and time after the fault.
-#: Leases (3 s), elections and a busy machine need these times.
+#: Two times in s for each scenario and case: length of the fault, and time after the fault. The times leave
+#: room for leases (3 s), for elections and for a busy machine.
 SHORT: Final[dict[tuple[str, str], tuple[float, float]]] = {
     ("broker-dies", "stop"): (2.0, 4.0),
     ("broker-dies", "kill"): (3.9, 4.2),
@@ -103,13 +103,13 @@ SHORT: Final[dict[tuple[str, str], tuple[float, float]]] = {
     ("new-topic", "update-topic"): (0.0, 4.0),
     ("new-topic", "first-send"): (0.0, 5.0),
 }
-#: Times for ZooKeeper that replace times of SHORT. They are long enough for a session, which ZooKeeper may
-#: end up to one tick after its timeout, and for the restart of a JVM.
+#: Times for ZooKeeper that replace times of SHORT. They are long enough for the restart of a JVM, and for a
+#: session that ZooKeeper ends one tick after its timeout.
 SLOWER: Final[dict[tuple[str, str], tuple[float, float]]] = {
     ("broker-dies", "stop"): (2.0, 3.0),
     ("broker-dies", "cable"): (5.5, 4.2),
     ("nameserver-restarts", "one-empty"): (0.3, 3.0),
-    ("partition", "1-2"): (7.0, 4.0),  # longer: a new leader starts the timeout of each session from 0 again
+    ("partition", "1-2"): (7.0, 4.0),  # long: a new leader starts each session's timeout again
     ("partition", "broker-nameserver"): (6.0, 5.0),
 }
 QUIET: Final = {"quiet": 1.0, "staleness": 2.5}
@@ -229,8 +229,8 @@ class Life:
     def synced(self, index: int) -> int:
         """Return a number that shows if a server syncs its files.
 
-        For ZooKeeper, the number of syncs that the server reports. For our nameservers, the number of files
-        that the process has open with O_DSYNC.
+        For ZooKeeper, this is the number of syncs that the server reports. For our nameservers, it is the
+        number of files that the process has open with O_DSYNC.
         """
         servers = self.session.cluster.started
         if self.arm == "zookeeper":
@@ -354,12 +354,12 @@ def mark_of(arm: Arm) -> pytest.MarkDecorator:
 
 
 def of(*arms: Arm) -> pytest.MarkDecorator:
-    """Run the test once for each of these designs."""
+    """Return a decorator that runs a test once for each of these designs."""
     return pytest.mark.parametrize("arm", [pytest.param(arm, marks=mark_of(arm)) for arm in arms])
 
 
 def cases(*kinds: str) -> pytest.MarkDecorator:
-    """Run the test for each case of these kinds, in each design that runs the case."""
+    """Return a decorator that runs a test for each case of these kinds, in each design that has the case."""
     found = [
         pytest.param(arm, scenario, case, marks=mark_of(arm))
         for arm in ARMS
@@ -371,7 +371,7 @@ def cases(*kinds: str) -> pytest.MarkDecorator:
 
 
 def cases_of(scenario: str) -> pytest.MarkDecorator:
-    """Run the test for each case of a scenario, in each design that runs the case."""
+    """Return a decorator that runs a test for each case of a scenario, in each design that has the case."""
     found = [
         pytest.param(arm, case, marks=mark_of(arm)) for arm in ARMS for case in RUN[arm].get(scenario, ())
     ]
@@ -465,7 +465,7 @@ def test_cut_lets_nothing_through_in_the_directions_that_it_names(
     assert fault.healed_ns is not None
     assert fault.cut
     cut = {(sender, receiver) for sender, receiver in fault.cut}
-    # skip the first 0.25 s of the fault, because the cut takes effect a moment after the fault's begin
+    # skip the first 0.25 s of the fault, because the cut takes effect a moment after the fault begins
     during = passed(life, fault.begin_ns + SECOND // 4, fault.healed_ns)
     before = passed(life, fault.begin_ns - 8 * SECOND, fault.begin_ns)
     assert {way: many for way, many in during.items() if way in cut and many} == {}
@@ -527,7 +527,7 @@ def test_broker_that_is_away_is_left_out_by_everybody_and_comes_back(life: Life,
     fault = life.fault("broker-dies", case)
     (broker,) = life.targets(fault, "broker")
     views = life.views("broker-dies")
-    assert len(views) == 3 + 4 + 2  # nameservers, producers and consumers
+    assert len(views) == 3 + 4 + 2  # 3 nameservers, 4 producers, 2 consumers
     for who, shown in views.items():
         assert broker in (said_at(shown, fault.begin_ns).brokers or []), who
         during = shown_between(shown, fault.begin_ns, fault.until_ns)
@@ -674,7 +674,7 @@ def test_new_topic_is_found_by_everybody_sent_to_and_read(life: Life, case: str)
 
 
 def delays(life: Life) -> list[float]:
-    """Return the times in s from a change until a client showed it, for each change and each client.
+    """Return the time in s from each change until a client showed it, for each client.
 
     All changes come from a scenario without faults.
     """
@@ -734,10 +734,10 @@ def usual_phase(instants_s: list[float], period_s: float) -> float:
 
 @of(*ARMS)
 def test_brokers_are_spread_over_the_period_in_which_they_report(life: Life) -> None:
-    """Check that the run starts the brokers at different instants of the period.
+    """Check that the run starts the brokers at different instants of the registration period.
 
-    Each broker registers at fixed intervals from its start on. Real brokers do not register at the same
-    instants.
+    Each broker registers at fixed intervals from its start on. Brokers in a real cluster do not all register
+    at the same instants.
     """
     # With the run's seed 5, the phases of the three brokers span more than 0.15 s of the period.
     assert arc(life.launched_s, 0.75) > 0.15
@@ -752,7 +752,8 @@ def test_clients_are_spread_over_the_period_in_which_they_ask(life: Life) -> Non
         seen = [view.seen_ns / SECOND for view in shown[1:]]
         assert len(seen) >= 2
         own.append(usual_phase(seen, 0.75))
-    # With the run's seed, the phases span a third of the period. Started together, they would span 0.
+    # With the run's seed, the phases span a third of the period. If all clients started together, the phases
+    # would span 0.
     assert arc(own, 0.75) > 0.15
 
 

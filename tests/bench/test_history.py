@@ -1,6 +1,7 @@
-"""Recorded calls before a check: they are split by key, and reads that may lag begin earlier.
+"""Recorded calls are prepared correctly for the linearizability check.
 
-Calls with impossible times are refused.
+They are split by key, and a read that may be stale gets an earlier start. Calls with impossible times are
+refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Python interpreter that the Makefile chooses, and its name in tables of results."""
+"""The Makefile prefers an optimised Python interpreter, and tables of results name the interpreter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RocketMQ's Java client in the benchmark: the input that it gets, and events from the lines it prints."""
+"""The benchmark gives RocketMQ's Java client the right input, and makes events from its output lines."""
 
 from __future__ import annotations
 

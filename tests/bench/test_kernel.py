@@ -1,4 +1,7 @@
-"""A comparison with real processes in which the kernel cuts links: effect, length and clean-up of a cut."""
+"""In a comparison with real processes, the kernel cuts links completely and for the planned time.
+
+No network objects are left after a run, even if the run fails or is interrupted.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,10 @@ from tests.bench.lives import rows as rows_of
 
 pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(600)]
 
-#: Two times in s for each scenario and case: length of the cut, and time after the cut. If a cut must evict
-#: brokers, it is longer than the lease of 2 s. After a cut, a TCP connection may wait 3 s before it sends
-#: lost data again. On a busy machine, some more seconds pass until each server lists all brokers.
+#: Two times in s for each scenario and case: length of the cut, and time after the cut. If brokers must be
+#: evicted during a cut, the cut is longer than the lease of 2 s. After a cut, a TCP connection may wait 3 s
+#: before it sends lost data again. On a busy machine, some more seconds pass until each server lists all
+#: brokers.
 CASES: Final = {
     ("broker-dies", "cable"): (3.0, 1.3),
     ("leader-fails", "oneway"): (2.0, 1.0),
@@ -46,7 +50,7 @@ every_cut = pytest.mark.parametrize(
 SECOND: Final = 10**9
 #: Seconds by which a busy machine may delay the process that cuts and heals links.
 HELD_UP_S: Final = 2.5
-#: Instants in ns at which cuts took effect, in order. A cut takes effect after the begin of its fault.
+#: Instants in ns at which cuts took effect, in order. A cut takes effect a moment after its fault begins.
 HOLDS_NS: Final[list[int]] = []
 
 
@@ -174,7 +178,7 @@ def test_independent_nameservers_disagree_for_as_long_as_the_cut_lasts(out: Path
     """Check the time for which independent nameservers disagree on a topic that changes during a cut.
 
     The disagreement begins when only some of the servers accept the change. It ends when the broker registers
-    the next time and reaches the other servers.
+    again after the cut and reaches the other servers.
     """
     fault, begin_ns, end_ns = fault_of(out, "independent", "partition")
     assert fault.healed_ns is not None

@@ -1,4 +1,4 @@
-"""Delay and loss by the kernel: packets between two namespaces arrive as late as planned; some are lost."""
+"""The kernel delays packets between two namespaces as planned, and drops the planned share of them."""
 
 from __future__ import annotations
 

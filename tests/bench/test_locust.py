@@ -168,9 +168,9 @@ def until(url: str, condition: Any) -> Any:
 
 
 def test_web_page_starts_stops_and_starts_again(cluster: Cluster) -> None:
-    """The schedule of operations begins with each test, not when the file is loaded.
+    """Check that the schedule of operations begins with each Locust test, not when the file is loaded.
 
-    So a test begins without a backlog of operations that were due earlier.
+    So a Locust test begins without a backlog of operations that were due earlier.
     """
     (port,) = free_ports(1)
     options = ["--web-host", "127.0.0.1", "--web-port", str(port), "--class-picker"]

@@ -1,4 +1,4 @@
-"""Start of Locust's users: invalid arguments, and servers or topics that do not exist yet."""
+"""Locust's users start even if servers or topics do not exist yet, and refuse invalid arguments."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ for line in sys.stdin:
 
 @pytest.mark.slow
 def test_bad_argument_is_named_in_one_line() -> None:
-    """One process checks all bad arguments, because importing Locust takes seconds of CPU time."""
+    """Check all bad arguments in one process, because importing Locust takes seconds of CPU time."""
     lists = [["--host", "127.0.0.1:1", "--headless"]] + [
         ["--host", "127.0.0.1:1", "--headless", bad] for bad in BAD
     ]
@@ -198,7 +198,7 @@ def test_users_wait_for_topics_that_are_not_made_yet_and_count_no_failures(tmp_p
         (addr,) = cluster.nameservers
         with until(addr, tmp_path, "RMQ route,HTTP route,RMQ send,RMQ receive", *options) as process:
             said = read_until(process, "topics are not ready")
-            said += read_until(process, "Aggregated")  # a line of Locust's table: users have begun
+            said += read_until(process, "Aggregated")  # a line of Locust's table shows that users have begun
             with broker(tmp_path, addr):
                 found = ended(process, tmp_path, said)
     failures = {name: entry["num_failures"] for name, entry in found.items()}

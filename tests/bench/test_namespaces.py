@@ -1,4 +1,7 @@
-"""``--links kernel``: rules that drop packets, a longer measurement after each cut, and refused options."""
+"""With ``--links kernel``, the kernel's rules drop exactly the packets of the links that are cut.
+
+The measurement after each cut is longer than without the option. Options that do not fit are refused.
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def out(tmp_path: Path) -> Path:
 def test_page_is_opened_only_if_it_was_asked_for_and_made(
     asked: list[str], code: int, opened: bool, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A script runs in place of the report's process. The script ends with ``code`` and needs no Spark."""
+    """Run a script in place of the report's process; the script ends with ``code`` and needs no Spark."""
     report = tmp_path / "report"
     report.write_text(
         '#!/bin/sh\ncase "$2" in *.start) exit 0;; esac\n'  # Spark starts before anything is measured

@@ -1,4 +1,4 @@
-"""Plans of comparisons: their checks, and equal conditions for every design in a round."""
+"""Plans of comparisons are checked, and they give every design in a round the same conditions."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_full_profile_holds_every_case_and_ten_rounds_of_those_that_carry_verdic
 
 @pytest.mark.parametrize("name", plans())
 def test_rates_at_rest_are_judged_with_rocketmqs_own_timers_for_one_period_of_every_broker(name: str) -> None:
-    """The costs of idle servers are measured while RocketMQ's timers have their own values, undivided.
+    """Check that the costs of idle servers are measured with RocketMQ's own timers, undivided.
 
     If brokers reported 60 times as often, the difference between two designs would be 60 times as large. The
     margins, which are the largest differences that count as equal, would stay the same.
@@ -158,7 +158,7 @@ def test_full_profile_takes_no_longer_than_it_should(names: list[str] | None, mi
 
 
 def test_each_systems_own_timers_are_seen_with_a_killed_and_with_a_silent_broker() -> None:
-    """The series with default timers kills one broker and cuts another one off.
+    """Check that the series with default timers kills one broker and cuts another one off.
 
     The series with equal timers uses the session timeout that the plan sets. So only the series with default
     timers can show each system's own session timeout.
@@ -176,19 +176,36 @@ def test_each_systems_own_timers_are_seen_with_a_killed_and_with_a_silent_broker
 
 @pytest.mark.parametrize("name", ["compare", "full"])
 def test_a_leader_that_is_killed_has_not_just_been_started(name: str) -> None:
-    """The JVM runs ZooKeeper's code slowly in its first seconds, so leaders are killed before any restart."""
+    """Check that leaders are killed before any restart: in its first seconds, a JVM runs code slowly."""
     names = [scenario.name for scenario in load_plan(name).scenarios]
     assert names.index("leader-fails") < names.index("nameserver-restarts")
 
 
-@pytest.mark.parametrize("name", ["compare", "full"])
+@pytest.mark.parametrize("name", ["compare", "full", "controls", "real"])
 def test_new_clients_come_to_each_server_every_tenth_of_a_second(name: str) -> None:
-    """New clients show when a server has recovered.
+    """Check that at least one new client comes to each server every 0.1 s.
 
-    At least one new client comes to each server every 0.1 s, so the recovery time is exact to 0.1 s.
+    New clients show when a server has recovered, so the recovery time is exact to 0.1 s.
     """
     plan = load_plan(name)
     assert plan.servers / plan.load.newcomer_per_s <= 0.1
+
+
+def test_cost_of_rocketmqs_nameserver_is_measured_when_its_virtual_machine_is_warm() -> None:
+    """Check that this cost is measured with undivided timers, after more than one registration period.
+
+    A Java virtual machine uses much processor time in its first seconds, and divided timers multiply rates.
+    """
+    plan, full = load_plan("controls"), load_plan("full")
+    (rest,) = (series for series in plan.series if series.name == "rest")
+    (published,) = (series for series in full.series if series.name == "rest")
+    assert rest.arms == ["independent", "apache"]
+    assert (rest.timers, rest.load, rest.brokers) == (published.timers, published.load, published.brokers)
+    (scenario,), (same,) = scenarios_of(plan, rest), scenarios_of(full, published)
+    assert scenario == same
+    assert plan_in(plan, rest).warmup_s * 1000 > DOCUMENTED_MS["registerNameServerPeriod"]
+    for series in plan.series:
+        assert series is rest or "idle-300" not in series.scenarios
 
 
 def test_series_may_have_a_load_of_its_own() -> None:
@@ -300,7 +317,7 @@ def test_stretch_lengthens_what_timers_decide_and_no_restart() -> None:
 
 @pytest.mark.parametrize("name", plans())
 def test_clients_ask_each_at_its_own_instant_but_beside_the_java_client(name: str) -> None:
-    """Java's clients all start at the same time, so our clients in the same plan start together, too.
+    """Check that our clients start together only in the plan with Java's clients, which also do so.
 
     Otherwise a difference between Java's clients and ours could come from their different start times.
     """
@@ -309,7 +326,7 @@ def test_clients_ask_each_at_its_own_instant_but_beside_the_java_client(name: st
 
 @pytest.mark.parametrize("name", ["full", "controls", "real"])
 def test_a_fault_comes_at_any_instant_between_two_registrations(name: str) -> None:
-    """A random delay before each fault makes every instant between two registrations equally likely.
+    """Check that faults have a random delay, which makes all instants between registrations equally likely.
 
     Without this delay, the fault would come equally long after a registration in every round. The delay is
     also long enough in the two series (timers divided by 60 and by 10) from which the plan "full" predicts
@@ -351,7 +368,7 @@ JUDGED_S = REPORT_PERIOD_S + CLOCK_PERIOD_S
 
 @pytest.mark.parametrize("name", [name for name in plans() if name != "smoke"])
 def test_a_dead_broker_is_watched_until_the_last_client_must_have_dropped_it(name: str) -> None:
-    """If the observation ended earlier, a slow design might seem never to drop the broker."""
+    """Check that the observation lasts long enough even for a slow design to drop the broker."""
     plan = load_plan(name)
     for series in plan.series:
         lease_s, scan_s, poll_s = (
@@ -398,7 +415,7 @@ def test_a_returned_broker_is_watched_until_its_clients_must_have_it_again(name:
 
 @pytest.mark.parametrize("name", plans())
 def test_schedule_never_waits_for_a_user(name: str) -> None:
-    """There are enough users even if every operation takes as long as its timeout allows."""
+    """Check that there are enough users even if every operation takes as long as its timeout allows."""
     load = load_plan(name).load
     for op in ("lookup", "newcomer", "send", "send_once"):
         rate_per_s = getattr(load, f"{op}_per_s")
@@ -415,9 +432,9 @@ def test_messages_need_somebody_to_read_them() -> None:
 
 
 def test_topics_come_to_be_after_everything_else() -> None:
-    """The scenario with the first send to a new topic must be the last one.
+    """Check that the scenario with the first send to a new topic must be the last one.
 
-    This scenario restarts the brokers with other settings.
+    The reason is that this scenario restarts the brokers with other settings.
     """
     text = SMOKE.replace("[load]", "[load]\nconsumers = 1", 1)
     faults = 'faults = [{ case = "first-send", down_s = 0.0, after_s = 1.0 }]'
@@ -478,7 +495,7 @@ def drawn(seed: int, rate_per_s: float, name: str = "lookup") -> list[str]:
 
 def test_each_stream_draws_from_its_own_source() -> None:
     alone = drawn(7, 10.0)
-    stream(7, "another").random()  # must not change the numbers that the first stream draws next
+    stream(7, "another").random()  # must not change the numbers of the first stream
     assert drawn(7, 10.0) == alone
     assert drawn(8, 10.0) != alone
     assert drawn(7, 10.0, "send") != alone

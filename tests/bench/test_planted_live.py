@@ -1,6 +1,7 @@
-"""The report must find planted faults of known size. Nameservers, proxy and observer are real.
+"""The report finds planted faults of known size, which real nameservers and a real observer recorded.
 
-test_session.py plants a server that dies by itself; tests/bench/report/test_planted.py plants exact rows.
+test_session.py plants a server that ends by itself. tests/bench/report/test_planted.py plants invented
+events.
 """
 
 from __future__ import annotations
@@ -223,7 +224,7 @@ def live(out: Path, cluster: Cluster) -> Cut:
             last_ns = tell(stale, told, begin_ns)
             cut = cutting.result(120)
         time.sleep(0.3)
-        stale.end(begin_ns, last_ns + 1)  # ends the measurement before the last change becomes visible
+        stale.end(begin_ns, last_ns + 1)  # the last change is not yet visible
         parted.end(begin_ns, time.monotonic_ns())
     return cut
 
@@ -237,10 +238,10 @@ def test_answers_that_are_200_ms_stale_are_measured_so(measured: tuple[Gold, Cut
 
 
 def test_cut_of_five_seconds_is_five_seconds_of_disagreement(measured: tuple[Gold, Cut]) -> None:
-    """The report may find slightly less than five seconds, because the observer samples the nameservers.
+    """Check that the report finds five seconds of disagreement, less the time between two samples.
 
-    The uncertain time at a nameserver is the time between two samples: the last one without the change and
-    the first one with the change.
+    The observer only samples the nameservers. So a time span at each nameserver is uncertain: it goes from
+    the last sample without the change to the first sample with the change.
     """
     gold, cut = measured
     (found,) = (row for row in gold.disagreements if "/parted/" in row.run and row.about == "queues")

@@ -1,4 +1,4 @@
-"""The ports of a run's servers stay reserved for these servers."""
+"""The ports of a run's servers stay reserved for these servers, even while the servers are down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes of a run: no CPU time is lost, and an unexpected end is distinguished from a requested one."""
+"""The benchmark counts all CPU time of a run's processes, and notices if a process ends unexpectedly."""
 
 from __future__ import annotations
 

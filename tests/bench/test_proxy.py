@@ -1,4 +1,4 @@
-"""The proxy between the processes of a run: its cuts, refusals and counts."""
+"""The proxy between a run's processes cuts and heals links, refuses connections, and counts bytes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Echo:
 
 
 class Dialler:
-    """Opens connections, and closes all of them at the end."""
+    """A caller that opens connections, and closes all of them at the end."""
 
     def __init__(self) -> None:
         self.made = contextlib.ExitStack()
@@ -241,10 +241,10 @@ def test_directions_between_groups_lead_out_of_each_and_never_stay_inside() -> N
 
 
 def test_it_ends_while_its_acceptors_end() -> None:
-    """At the end of a run, a group's members and the proxy between them stop at the same time."""
+    """Check that the proxy can stop while the servers behind it stop, as at the end of a run."""
 
     async def ends(turns: int) -> None:
-        """End one of four acceptors; stop the proxy ``turns`` iterations of the event loop later."""
+        """Close the servers and one connection; stop the proxy ``turns`` loop iterations later."""
         async with contextlib.AsyncExitStack() as stack:
             accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
             targets = [

@@ -1,7 +1,7 @@
-"""Tests of the proxy that delays bytes on connections.
+"""The proxy delays the bytes of a connection by the planned time, and keeps their order.
 
-They check the length of the delays, the order of the bytes, the limits of the delay and of the number of
-delayed bytes, and the bytes that are under way when the proxy cuts a link.
+The tests also check the limits of the delay and of the number of delayed bytes, and the bytes that are under
+way when the proxy cuts a link.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def test_end_of_a_connection_comes_after_the_bytes_before_it(tmp_path: Path) -> 
         accepted.sendall(b"answer")
         for _ in range(3):
             proxy.counts()
-        proxy.delay([("broker-0", "side-a")], 0)  # so the closing of the connection below is not delayed
+        proxy.delay([("broker-0", "side-a")], 0)  # so that accepted.close() takes effect at once
         accepted.close()
         assert client.recv(64) == b"answer"
         assert client.recv(64) == b""

@@ -1,4 +1,4 @@
-"""RocketMQ's own brokers and Java client as processes: one run of one design, a broker killed twice.
+"""A run with RocketMQ's own brokers and Java client works, even if a broker is killed twice.
 
 The tests take about 90 s.
 """
@@ -44,8 +44,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     plan = load_plan("real")
     # To keep the test short, clients ask for routes more often than the profile allows. A RocketMQ broker
     # still registers every 10 s, for the first time 10 s after its start. So a killed broker may be started
-    # again at once: no nameserver lists it for 10 s. The broker is killed twice, because only a few random
-    # sends meet the dead broker.
+    # again at once, because nameservers list it only 10 s later. The broker is killed twice, because only a
+    # few random sends meet the dead broker.
     dies = PlannedFault(case="kill", quiet_s=0.4, jitter_s=0.1, down_s=1.0, after_s=REGISTERS_S + POLL_S + 6)
     (series,) = plan.series
     plan = msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""Content of the recorder's files."""
+"""Each file of the recorder holds events of one kind, and only whole lines."""
 
 import json
 import os
@@ -106,7 +106,7 @@ def test_an_event_larger_than_the_buffer_is_written_whole(tmp_path: Path) -> Non
 
 
 def test_threads_write_and_close_one_log(tmp_path: Path) -> None:
-    """One thread may close a log while another thread still flushes the log.
+    """Check that one thread may close a log while another thread still flushes the log.
 
     This happened in CI, when a playground ended and its sampling thread still ran.
     """

@@ -1,4 +1,4 @@
-"""The scenario without requests comes after the load and measures the servers' cost."""
+"""The scenario without requests comes after the load. It measures what the idle servers cost."""
 
 from __future__ import annotations
 

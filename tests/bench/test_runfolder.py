@@ -1,4 +1,7 @@
-"""Folders of runs, their manifests, and the scenario of an event."""
+"""A run's manifest is read as it was written; a manifest of another arm or a newer format is refused.
+
+Runs are found from each level of the folders, but void attempts are not found.
+"""
 
 from __future__ import annotations
 

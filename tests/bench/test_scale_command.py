@@ -1,4 +1,4 @@
-"""The command line of mqbench scale: impossible requests are refused in one line."""
+"""The command line of ``mqbench scale`` refuses an impossible request with one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Curves of a measure over the cluster's size or distance: their points, texts, drawings, and the page."""
+"""The curves of ``mqbench scale`` show a measure over the cluster's size or the servers' distance.
+
+The tests check the points, texts and drawings of curves, and the page.
+"""
 
 from __future__ import annotations
 
@@ -161,7 +164,7 @@ def test_distance_says_of_each_two_designs_whether_one_is_lower() -> None:
         "Independent mode: 1 ms at a round trip of 0 ms, 1 ms at a round trip of 20 ms; it hardly changes.",
         "Raft mode: 2 ms at a round trip of 0 ms, 22 ms at a round trip of 20 ms; +1 ms for each ms more.",
         "ZooKeeper: 4 ms at a round trip of 0 ms, 34 ms at a round trip of 20 ms; +1.50 ms for each ms more.",
-        # nothing on independent mode: no link of its own was delayed
+        # no sentence compares independent mode: its servers have no links to each other
         "Raft mode is below ZooKeeper at every distance.",
     ]
 
@@ -233,7 +236,7 @@ def test_value_is_written_with_its_unit(value: float, unit: str, text: str) -> N
     assert written(value, unit) == text
 
 
-# -- rows, tables, page --------------------------------------------------------------------------------------
+# -- rows of results, and the tables and the page made from them ---------------------------------------------
 
 
 def order(part: Any = "size", **more: Any) -> Order:

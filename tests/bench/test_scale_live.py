@@ -1,4 +1,7 @@
-"""A tiny measurement of sizes with real servers: table rows, events, resuming, and the report page."""
+"""A tiny measurement by ``mqbench scale`` with real servers gives rows, events and a report page.
+
+A second start measures nothing again that is finished.
+"""
 
 from __future__ import annotations
 
@@ -138,7 +141,8 @@ def test_raft_mode_takes_changes_with_one_of_three_down_and_not_with_two(tmp_pat
 def test_independent_mode_answers_right_again_only_when_brokers_are_back(tmp_path: Path) -> None:
     found = figures_of(tmp_path, "number", "number", "independent")
     assert (found["down_with_changes"], found["down_with_answers"]) == (2, 2)
-    # The last of the three brokers comes back after half of the 30 s. The roll has ended long before.
+    # Brokers come back within 30 s, and the last of three comes back after 15 s or later. By then, the
+    # rolling restart of the servers has long ended.
     assert found["rolling_read_gap_s"] > 15 - found["rolling_s"]
     assert found["rolling_change_gap_s"] < found["rolling_s"]
 
@@ -148,7 +152,8 @@ def test_messages_go_on_while_all_servers_are_away(tmp_path: Path) -> None:
     assert found["away_sent"] == 60
     assert found["away_failed"] == 0
     assert found["away_right_s"] > 0
-    # Messages count until 2 s after the last route is right again; half of them allows for a busy machine.
+    # Messages are counted until 2 s after the last route is right again. Demand only half of the messages
+    # that are due, because the machine may be busy.
     assert found["away_sent_after"] > (found["away_right_s"] + 2) / number.SEND_EVERY_S / 2
 
 

@@ -1,4 +1,7 @@
-"""Decisions of mqbench scale with other numbers of servers: order of kills and restarts, counts, instants."""
+"""``mqbench scale`` kills and restarts any number of servers in the right order and at the right times.
+
+It also counts correctly for how long changes, answers and messages failed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Points at which mqbench scale measures: their list, their order, and the reasons to leave some out."""
+"""``mqbench scale`` measures the right points in the right order, and names the points it leaves out."""
 
 from __future__ import annotations
 

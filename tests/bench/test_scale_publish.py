@@ -15,7 +15,7 @@ from routekeeper.bench.scale.series import order_of
 
 
 def series(folder: Path, part: Part, *, rows: int = 1) -> Path:
-    """Make a series with some rows, and with one event of each row's design."""
+    """Make a series with some rows, and with one event for each row."""
     begin(folder, order_of(part, designs=["independent", "raft"], links="none", seed=1, command=["mqbench"]))
     point = points_of(part, links="none")[0]
     for number in range(1, rows + 1):

@@ -1,4 +1,4 @@
-"""The order of a comparison's runs, and the estimate of its end."""
+"""A comparison runs all designs in each round, in random order, and estimates when it will end."""
 
 from __future__ import annotations
 

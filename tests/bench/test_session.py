@@ -1,4 +1,4 @@
-"""One run with real processes: the recorded events show the faults that the tests planted."""
+"""The recorded events of a run with real processes show the faults that the tests planted."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ HELD_UP_NS = 5 * SECOND // 2
 def see_brokers_leave(session: Session) -> None:
     """Wait until the observer has seen that no server lists the generator's simulated brokers.
 
-    Without this wait, everything might be stopped before a delayed observer sees this on a busy machine.
+    Without this wait, the observer might be stopped too early on a busy machine.
     """
     path = event_file(session.given.spool, View, "observer")
 
@@ -238,9 +238,9 @@ def test_server_that_died_by_itself_has_lost_and_the_run_is_not_void(life: list[
 
 
 def test_nobody_reads_the_servers_while_their_cost_is_measured(life: list[Path]) -> None:
-    """While the cost of the servers is measured, the observer must not read the servers.
+    """Check that the observer does not read the servers while the servers' cost is measured.
 
-    To read 300 idle brokers costs a server more than the brokers themselves cost.
+    For a server, listing 300 idle brokers to the observer costs more than the brokers themselves.
     """
     quiet, leader_fails, _ = life
     begin_ns = read_manifest(quiet).measure_begin_ns  # the file also has the route lists of the warm-up
@@ -320,7 +320,7 @@ def test_what_was_acknowledged_is_handed_to_the_group_through_faults_of_nameserv
 
 
 def test_freeze_of_two_seconds_is_told_as_two_seconds(gold: Gold, frozen: Path) -> None:
-    """Two figures show the freeze's length: the first right answer after the freeze, and the slowest request.
+    """Check two figures that show the freeze's length: the first right answer, and the slowest request.
 
     The slowest request waited since the freeze began.
     """
@@ -351,7 +351,7 @@ def test_freeze_of_two_seconds_is_told_as_two_seconds(gold: Gold, frozen: Path) 
 
 
 def test_sends_do_not_wait_for_routes(frozen: Path) -> None:
-    """Routes are refreshed in the background, so sends go on while the only nameserver hangs.
+    """Check that sends go on while the only nameserver hangs: routes are refreshed in the background.
 
     The nameserver hangs for three refresh periods or longer (case C3 of report/test_misled.py).
     """
@@ -371,7 +371,7 @@ def test_sends_do_not_wait_for_routes(frozen: Path) -> None:
 
 
 def test_operation_that_found_no_free_user_says_so(frozen: Path) -> None:
-    """The only user for new clients waits for the frozen server, so the next operations are queued.
+    """Check operations while the only user for new clients waits for the frozen server: they are queued.
 
     This is case C4 of report/test_misled.py.
     """
@@ -392,7 +392,7 @@ def test_operation_that_found_no_free_user_says_so(frozen: Path) -> None:
 
 
 def test_change_is_a_truth_and_a_heartbeat_is_none(life: list[Path]) -> None:
-    """A registration each second with the same content is a heartbeat: it records no change.
+    """Check that a registration with the same content each second is a heartbeat: it records no change.
 
     This is case C5 of report/test_misled.py.
     """
@@ -451,7 +451,7 @@ def test_every_run_says_who_lives_and_what_is_shown_when_it_begins(life: list[Pa
 
 
 def test_users_stay_until_the_end_and_a_linger(life: list[Path], frozen: Path) -> None:
-    """A simulated broker stays listed for ``linger_s`` after the measurement, and then disappears.
+    """Check that a simulated broker stays listed for ``linger_s`` after the measurement, then disappears.
 
     This is case C2 of report/test_misled.py.
     """

@@ -1,4 +1,4 @@
-"""A slow disk of one process: while the delay is on, each sync takes longer, in Python and in a JVM."""
+"""If the disk of one process is made slow, each of its syncs takes longer, in Python and in a JVM."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ pytestmark = [
 ]
 
 MORE_MS: Final = 20.0
-#: Programs in Python and Java. For each line of stdin they sync the file in their argument, then answer.
+#: Programs in Python and Java. For each line of stdin they sync the file that their argument names; then
+#: they print a line.
 PYTHON: Final = """
 import os, sys
 file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
@@ -102,7 +103,7 @@ def test_sync_takes_longer_while_the_disk_is_slow(tmp_path: Path, quick_disk: Pa
     with syncing(command) as process:
         for word in ("fsync", "fdatasync"):
             disks.quick(1)
-            disks.slow(0)  # slows the disk of another process (number 0), but must not slow this process
+            disks.slow(0)  # the disk of process 0, not of this process
             quick = least_ms(process, word)
             disks.slow(1)
             slow = least_ms(process, word)

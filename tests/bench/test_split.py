@@ -1,6 +1,6 @@
-"""The split of one cluster's events by scenario.
+"""The events of one cluster are split by scenario: each event goes to its scenario's folder.
 
-The tests check the folder of each event, and the facts that each scenario gets from earlier scenarios.
+A scenario also gets the facts from earlier scenarios that are still true.
 """
 
 from __future__ import annotations

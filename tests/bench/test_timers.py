@@ -1,4 +1,4 @@
-"""The benchmark's timers: a divisor shortens periods, but no timeout."""
+"""The divisor of the benchmark's timers shortens periods, but no timeout."""
 
 from __future__ import annotations
 

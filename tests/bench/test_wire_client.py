@@ -1,4 +1,4 @@
-"""A connection of a load program, on the event loop that load programs use."""
+"""If a load program sends on a connection that has ended, it learns of the loss but gets no exception."""
 
 from __future__ import annotations
 

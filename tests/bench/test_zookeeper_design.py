@@ -1,4 +1,7 @@
-"""ZooKeeper as its developers would set it up: clients retry, use local sessions, and set watches again."""
+"""The benchmark uses ZooKeeper as its developers would: clients retry, and set watches again.
+
+The sessions of clients are local.
+"""
 
 from __future__ import annotations
 

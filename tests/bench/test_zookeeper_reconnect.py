@@ -14,7 +14,7 @@ TRIES = 50
 
 
 class Pauses:
-    """Records a client's pauses and ends each pause at once, until ``TRIES`` pauses are recorded."""
+    """A recorder of a client's pauses, which ends each pause at once until it has ``TRIES`` pauses."""
 
     def __init__(self) -> None:
         self.seen: list[float] = []

@@ -1,4 +1,4 @@
-"""Locust file that ends a test as soon as 8 requests (``ENOUGH``) of every wanted kind were made.
+"""A Locust file that ends a test after 8 requests (``ENOUGH``) of every wanted kind.
 
 Locust loads this file together with a Locust file of the benchmark.
 """

@@ -166,7 +166,7 @@ class RecordingNameserver:
         try:
             self._listener.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # not every system lets a listener be shut down
+            pass  # on some systems, shutdown() of a listening socket fails
         self._listener.close()
         self.answering.set()
         self.drop_connections()
@@ -304,7 +304,7 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
 
 @dataclass
 class Started:
-    """A server that was started in a folder, as from a shell; it may not be ready.
+    """A server that was started in a folder, as from a shell. It may not be ready yet.
 
     Attributes:
         line: First line of its standard output; empty if the server printed no line in time.
@@ -380,7 +380,7 @@ def connect() -> Iterator[Callable[[str], Wire]]:
 
 @pytest.fixture(scope="module")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """Run one broker for all tests of a module; each test uses topics and groups of its own."""
+    """Run one broker for all tests of a module; each test must use its own topics and groups."""
     directory = tmp_path_factory.mktemp("shared")
     log = directory / "broker.log"
     with log.open("w") as stderr:

@@ -126,7 +126,7 @@ class Run:
         await client.consume(config, {TOPIC: "*"}, listen)
 
     async def send(self, producer: Producer) -> None:
-        """Send singly, in batches and with a lingering producer until the run is stopped."""
+        """Send single messages, batches, and messages of a lingering producer until the run is stopped."""
         async with asyncio.TaskGroup() as group:
             for _ in range(8):
                 group.create_task(self._send_single(producer))

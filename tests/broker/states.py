@@ -1,4 +1,4 @@
-"""A broker's state on a store of its own, for tests without sockets."""
+"""State of a broker that has its own store, for tests without sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker whose nameservers an address server lists (``fetchNamesrvAddrByAddressServer``)."""
+"""A broker that gets its nameservers from an address server (``fetchNamesrvAddrByAddressServer``)."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def start(start_in: StartIn, tmp_path: Path) -> Start:
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_settings_that_apache_prints_start_a_broker(start: Start, tmp_path: Path, release: str) -> None:
     settings = recorded_settings(release, "mqbroker").replace(HOME, str(tmp_path / "home"))
-    settings += "brokerName=localhost.localdomain\n"  # added, because RocketMQ 5.3.3 does not print this one
+    settings += "brokerName=localhost.localdomain\n"  # RocketMQ 5.3.3 does not print brokerName
     for _ in range(2):  # the second start must also accept the files that the first start wrote
         broker = start(settings)
         assert broker.line.startswith("mqbroker ready"), broker.log.read_text()[-2000:]

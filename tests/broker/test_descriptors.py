@@ -1,4 +1,4 @@
-"""A broker that runs out of file descriptors refuses messages for a while; its disk is not broken."""
+"""A broker without free file descriptors refuses messages for a while, but reports no broken disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker's start, shutdown, command line, and requests to its nameservers."""
+"""A broker's start, its shutdown, its command line, and its requests to nameservers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from routekeeper.remoting.registration import PlainRegistration, body_crc32
 from routekeeper.remoting.route import DataVersion
 from tests.registrations import read_registration
 
-pytestmark = pytest.mark.faults  # the tests use real processes; only few of them cause faults
+pytestmark = pytest.mark.faults  # all tests here use real processes, and some of them cause faults
 
 
 class NameserverLike(Protocol):
@@ -132,7 +132,7 @@ def test_table_too_large_for_a_frame_travels_compressed(
 def test_period_is_kept_and_a_lost_connection_triggers_nothing(
     start_broker: StartLike, nameserver: NameserverLike
 ) -> None:
-    before = time.monotonic()  # now, because ``start_broker`` may return after the first registration
+    before = time.monotonic()  # start_broker may return after the registration
     start_broker(
         "--set",
         "timerDivisor=10",
@@ -170,7 +170,7 @@ def test_unforced_broker_asks_for_the_version_first(
     nameserver.answers[322] = unchanged
     question = nameserver.expect(322)
     assert DataVersion.decode(question.body) == body.data_version
-    nameserver.expect(322)  # the next question comes one period later; there was no registration in between
+    nameserver.expect(322)  # the next question after one period, with no registration in between
     nameserver.answers[322] = RemotingCommand.request(ResponseCode.SUCCESS, {"changed": "true"})
     nameserver.expect(103)
 
@@ -178,7 +178,7 @@ def test_unforced_broker_asks_for_the_version_first(
 def test_nothing_is_registered_after_the_farewell(
     start_broker: StartLike, nameserver: NameserverLike
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel connects clients; nobody answers them
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel accepts clients; no program answers
         addrs = f"127.0.0.1:{silent.getsockname()[1]};{nameserver.addr}"
         broker = start_broker(namesrv=addrs)
         nameserver.expect(103)

@@ -1,4 +1,4 @@
-"""A broker's name is by default that of the host, and then stays in the store. Brokers may share one name."""
+"""By default, a broker uses the host's name, and stores it for later starts. Brokers may share one name."""
 
 from __future__ import annotations
 

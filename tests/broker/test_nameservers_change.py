@@ -1,4 +1,7 @@
-"""A running broker whose nameservers change registers with new ones and unregisters from former ones."""
+"""If a running broker's list of nameservers changes, the broker registers with the new nameservers.
+
+It also unregisters from nameservers that are no longer in the list.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings files that are no regular files, or far too large: the broker ends with one line."""
+"""If a settings file is not a regular file, or is far too large, the broker prints one line and exits."""
 
 from __future__ import annotations
 

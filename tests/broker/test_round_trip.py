@@ -1,4 +1,4 @@
-"""A broker that is restarted with its files has the same state as before, after any requests of strangers."""
+"""A restarted broker has the same state as before the restart, even after arbitrary requests of strangers."""
 
 from __future__ import annotations
 

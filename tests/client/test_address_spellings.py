@@ -1,4 +1,4 @@
-"""One address in several spellings is one address: host names, IPv6, upper case."""
+"""The client treats several spellings of one address as one address: host names, IPv6, upper case."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Shipper(logging.Handler):
     """A log handler that sends each record as a message of a client.
 
     Attributes:
-        failures: Exceptions of these sends. This handler keeps them, as handlers of Python do not raise.
+        failures: Exceptions of these sends, recorded because a log handler should not raise.
     """
 
     def __init__(self, producer: Producer) -> None:
@@ -98,7 +98,7 @@ def test_a_log_handler_that_sends_with_the_client_that_logs_does_not_stop_the_cl
     new_peer: Callable[..., Any], answers: Any, route_body: Any
 ) -> None:
     peer = new_peer()
-    peer.answer = answers({"T": route_body(broker_a="127.0.0.1:1")})  # nobody listens there, so sends fail
+    peer.answer = answers({"T": route_body(broker_a="127.0.0.1:1")})  # no server listens, so sends fail
     client = Client(ClientConfig(nameservers=(peer.addr,), shutdown_s=1.0))
     client.start()
     producer = client.producer(ProducerConfig(group="g", linger_s=0.0, retry_times=0, send_timeout_s=0.5))

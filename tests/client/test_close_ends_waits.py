@@ -51,7 +51,7 @@ def silent(new_peer: Callable[..., Any], answers: Any, route_body: Any) -> Any:
     """Return a peer that is nameserver and broker; it does not answer codes in ``unanswered``."""
     peer = new_peer()
     known = answers({"T": route_body(broker_a=peer.addr)})
-    peer.unanswered = {RequestCode.GET_ROUTEINFO_BY_TOPIC}  # so a sender waits until its client is closed
+    peer.unanswered = {RequestCode.GET_ROUTEINFO_BY_TOPIC}  # a sender waits for a route
 
     def answer(request: RemotingCommand) -> Any:
         return None if request.code in peer.unanswered else known(request)
@@ -154,7 +154,7 @@ def test_a_message_under_way_when_its_producer_closes_gets_an_outcome_from_the_a
 def test_a_message_whose_sender_is_cancelled_before_other_tasks_gets_an_outcome(
     silent: Any, eventually: Callable[..., None]
 ) -> None:
-    """A loop that ends cancels its tasks in any order. Here the sender of the message is the first."""
+    """A loop that ends cancels its tasks in any order. Here, it cancels the message's sender first."""
 
     async def main() -> None:
         client = routekeeper.client.aio.Client(config(silent))
@@ -177,7 +177,7 @@ def test_a_message_whose_sender_is_cancelled_before_other_tasks_gets_an_outcome(
 
 @pytest.mark.slow
 def test_messages_that_outlast_their_producer_get_an_outcome_from_the_blocking_client(silent: Any) -> None:
-    """The sender hangs in a hook of the user when the producer closes, and still when the client closes."""
+    """The sender hangs in a hook of the user while the producer closes and while the client closes."""
     hook = Hangs()
     silent.unanswered = set()
     client = routekeeper.client.blocking.Client(replace(config(silent), shutdown_s=0.1), hooks=(hook,))

@@ -1,4 +1,4 @@
-"""A closed producer leaves nothing behind in its client: a program may make one for each task."""
+"""A closed producer uses no memory in its client, because a program may make one producer for each task."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Push consumers in a simulation: virtual clock, one seed, a broker that fails as real brokers do.
+"""Push consumers in a simulation with a virtual clock, and a broker that fails as real brokers do.
 
-The client's operations are real. One nameserver, one broker and the network are models. An answer may be lost
-before or after its request took effect, members come and go, and listeners fail.
+One seed decides all random events. The client's operations are real. The nameserver, the broker and the
+network are models. An answer may be lost before or after its request took effect, members come and go, and
+listeners fail.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A client that reads more queues at one broker than its connection has places for pulls."""
+"""A client reads many queues of one broker, but its connection allows only a few waiting pulls."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_waiting_pulls_of_many_queues_leave_a_place_for_a_send(
 
 
 class Crowded(World):
-    """A world in which the connection to the broker has places for two pulls."""
+    """A simulated world in which the connection to the broker allows only two waiting pulls."""
 
     pulls = 0
 
@@ -93,7 +93,7 @@ def test_every_queue_is_read_although_few_pulls_may_wait(seed: int) -> None:
     member = Member(world, history, 1)
     world.run_until(lambda: len(member.consumer.assigned) == QUEUES + 1, 60)
     world.run_until(lambda: set(history.finished) == wanted, 600)
-    # The queues are empty now. A new message in any of them still arrives soon.
+    # The queues are empty now. A new message in any of these queues must still arrive soon.
     for number in range(20):
         body = b"late%d" % number
         world.broker.append("T", number % QUEUES, body)

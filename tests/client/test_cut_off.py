@@ -1,4 +1,4 @@
-"""A start or a close that is cancelled, interrupted or fails: the next call does the rest of the work."""
+"""If a start or a close is cancelled, is interrupted or fails, the next call does the rest of the work."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -19,8 +21,8 @@ from routekeeper.client.assignment import Assignment
 from routekeeper.client.config import ClientConfig, ConsumeFrom, ConsumerConfig, ProducerConfig
 from routekeeper.client.consumer import PushConsumerCore
 from routekeeper.client.core import ClientCore
-from routekeeper.client.errors import ClientClosed, ClientError, OutcomeUnknown
-from routekeeper.client.operation import Clock, Instant, Operation, Signal, Spawn, Wait, wait
+from routekeeper.client.errors import ClientClosed, ClientError, InvalidArgument, OutcomeUnknown
+from routekeeper.client.operation import Clock, Deliver, Instant, Operation, Signal, Spawn, Wait, wait
 from routekeeper.client.process_queue import ProcessQueue
 from routekeeper.client.producer import Message, SendStatus
 from routekeeper.client.queue_reader import QueueReader, ReceivedMessage
@@ -131,7 +133,7 @@ def script(new_peer: Callable[..., Any], route_body: Any) -> Script:
 
 @pytest.fixture
 def config(script: Script) -> ClientConfig:
-    """Return settings with which no offset is stored before the end."""
+    """Return settings with which no offset is stored before the client closes."""
     return ClientConfig(
         nameservers=(script.peer.addr,),
         client_id="me",
@@ -143,7 +145,10 @@ def config(script: Script) -> ClientConfig:
 
 @pytest.fixture
 def scarce(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Return the numbers of threads that cannot be started, by the beginning of the thread's name."""
+    """Return a counter by which a test forbids the start of threads.
+
+    A key is the beginning of a thread's name. The value is the number of such threads that cannot be started.
+    """
     refused: Counter[str] = Counter()
     start = threading.Thread.start
 
@@ -280,6 +285,55 @@ def test_a_client_whose_start_failed_can_be_started(config: ClientConfig, scarce
         client.close()
 
 
+def test_a_second_consumer_with_the_same_file_of_offsets_does_not_start(
+    script: Script, blocking: routekeeper.client.blocking.Client, tmp_path: Path
+) -> None:
+    settings = replace(GROUP, broadcast=True, offset_file=str(tmp_path / "offsets.json"))
+    first = blocking.consume(settings, {"T": "*"}, lambda batch: None)
+    second = blocking.push_consumer(replace(settings, group="h"), {"T": "*"}, lambda batch: None)
+    with pytest.raises(InvalidArgument, match="is used by another consumer"):
+        second.start()
+    assert script.groups_of_next_heartbeat(blocking) == {"g"}
+    first.close()
+    second.start()
+    assert script.groups_of_next_heartbeat(blocking) == {"h"}
+
+
+def test_a_function_for_which_no_thread_can_be_started_is_not_called(
+    config: ClientConfig, scarce: Counter[str]
+) -> None:
+    called: list[str] = []
+
+    def call(argument: str) -> Operation[None]:
+        yield Deliver(called.append, argument)
+
+    async def main() -> None:
+        client = routekeeper.client.aio.Client(config)
+        scarce["asyncio"] = 1
+        with pytest.raises(ClientError, match="no thread can be started"):
+            await client.run(call("refused"))
+        await client.run(call("later"))
+        assert called == ["later"]
+        await client.close()
+
+    asyncio.run(main())
+
+
+def test_page_of_nameservers_is_read_again_after_no_thread_could_be_started(
+    config: ClientConfig, scarce: Counter[str], http_page: Callable[[str], str]
+) -> None:
+    settings = replace(config, nameserver_url=http_page("127.0.0.1:1"), nameserver_refresh_s=0.05)
+
+    async def main() -> None:
+        async with routekeeper.client.aio.Client(settings) as client:
+            directory = client.core.directory
+            await until(lambda: not scarce["asyncio"], "a thread was refused")
+            await until(lambda: "127.0.0.1:1" in directory.nameserver_list(), "the page was read")
+
+    scarce["asyncio"] = 1
+    asyncio.run(main())
+
+
 # Closes ------------------------------------------------------------------------------------------
 
 
@@ -385,7 +439,7 @@ def test_a_close_of_a_producer_that_was_cancelled_goes_on(
 def test_messages_of_a_sender_that_was_cut_off_are_not_reported_as_unsent(
     script: Script, config: ClientConfig
 ) -> None:
-    """Sixteen consumers close first, so the producer's turn does not come before the close is cancelled."""
+    """Sixteen consumers close first, so the close is cancelled before it reaches the producer."""
     script.held = threading.Event()
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""A slave from which a consumer pulls does not answer any more, and its master still does."""
+"""A consumer pulls from a slave that no longer answers, while the slave's master still answers."""
 
 from __future__ import annotations
 
@@ -79,6 +79,6 @@ def test_a_consumer_returns_to_the_slave_if_its_master_is_the_dead_one() -> None
     world.run_until(lambda: set(history.finished) == wanted, 60)
     world.master_down = world.slave_down = True
     pass_time(world, 5)
-    world.slave_down = False  # its connection broke only for a moment
+    world.slave_down = False  # the slave was down for only 5 s
     world.broker.append("T", 0, b"later")
     world.run_until(lambda: b"later" in history.finished, 20)

@@ -153,7 +153,7 @@ def test_client_that_is_closed_while_it_starts_a_thread_waits_for_it(
             starting.set()
             while not started.core.closing:
                 time.sleep(0.001)
-            time.sleep(0.05)  # after this time, close() already waits for the threads
+            time.sleep(0.05)  # meanwhile close() begins to wait for the threads
             super().start()
 
     def background() -> Operation[None]:
@@ -210,7 +210,7 @@ def test_a_silent_nameserver_costs_one_short_try(
     good.answer = answers({"T": route_body(broker_a=good.addr)})
 
     def build(core: ClientCore) -> Operation[list[float]]:
-        core.directory.nameservers.answered(silent.addr)  # so the client asks the silent nameserver first
+        core.directory.nameservers.answered(silent.addr)  # the client asks it first
         times = []
         for _ in range(3):
             before: Instant = yield Clock()
@@ -624,7 +624,7 @@ def test_a_thread_is_asked_only_when_nothing_can_be_sent_before_its_request() ->
         peer, _ = server.accept()
         with peer:
             length = int.from_bytes(peer.recv(4, socket.MSG_WAITALL), "big")
-            # The peer reads no more, so the first thread now hangs while it sends.
+            # The peer does not read any more, so the first thread now hangs while it sends.
             withdrawn: list[bool] = []
 
             def send() -> None:

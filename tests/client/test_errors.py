@@ -29,7 +29,7 @@ def descending(kind: type[Exception], depth: int = 0) -> Iterator[str]:
 def test_the_tree_of_exceptions_is_drawn_as_the_classes_are() -> None:
     for package in (routekeeper.remoting, routekeeper.client):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not module.name.endswith("__main__"):  # importing it would run a program
+            if not module.name.endswith("__main__"):  # importing this module would run a program
                 importlib.import_module(module.name)
     assert drawn() == list(descending(RemotingError))
 

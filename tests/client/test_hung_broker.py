@@ -160,8 +160,9 @@ def test_with_defaults_a_hung_broker_costs_a_second_each_time(hung: Pair) -> Non
         assert min(waited, default=1.0) > 0.9
         if 2 <= len(waited) <= 4 and max(waited) < 2.5:
             break
-    # Two to four of the eight sends try the hung broker first: the producer uses the four queues in turn,
-    # and two of them are at the hung broker. By default, a producer does not avoid a slow broker.
+    # Between two and four of the eight sends try the hung broker first. The producer uses the four queues in
+    # turn, and two of these queues are at the hung broker. By default, a producer does not avoid a slow
+    # broker.
     assert 2 <= len(waited) <= 4
     assert max(waited) < 2.5, "less than the 3 s of the whole send"
 
@@ -174,7 +175,7 @@ def repeated_sends_s(client: Client) -> list[float]:
         before = time.monotonic()
         try:
             tries = sender.send(Message(topic="Two", body=b"x")).tries
-        except SendOutcomeUnknown:  # the second try failed, too: a busy machine delayed the other broker
+        except SendOutcomeUnknown:  # the second try failed, too, because the machine is busy
             tries = 2
         if tries > 1:
             waited.append(time.monotonic() - before)

@@ -87,7 +87,7 @@ def listen(batch: Sequence[ReceivedMessage]) -> ConsumeResult:
 
 @contextmanager
 def running(kind: str, addr: str) -> Iterator[None]:
-    """Run a client with a push consumer, in threads or on a loop of its own."""
+    """Run the blocking client, or the asyncio client on its own event loop, with a push consumer."""
     config = ClientConfig(nameservers=(addr,), shutdown_s=1.0, call_timeout_s=1.0)
     group = ConsumerConfig(group="g", consume_from=ConsumeFrom.FIRST_OFFSET)
     if kind == "blocking":

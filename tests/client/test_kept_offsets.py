@@ -1,4 +1,4 @@
-"""The file in which a broadcast member stores its offsets: damaged or edited while no client ran."""
+"""A broadcast member's file of offsets that was damaged or edited while no client ran."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from routekeeper.client.errors import ClientError
+from routekeeper.client.errors import ClientError, InvalidArgument
 from routekeeper.client.offsets import OwnOffsets
 from routekeeper.client.operation import Deliver, Operation
 from routekeeper.remoting.bodies import MessageQueue
@@ -37,6 +37,57 @@ def kept(file: Path, *offsets: int) -> Path:
     for offset in offsets:
         perform(member.commit(QUEUE, offset, oneway=True))
     return file
+
+
+def test_second_consumer_of_a_file_is_refused_until_the_first_one_ends(tmp_path: Path) -> None:
+    file = tmp_path / "offsets.json"
+    first, second = OwnOffsets(str(file)), OwnOffsets(str(file))
+    perform(first.open())
+    perform(first.open())
+    with pytest.raises(InvalidArgument) as refused:
+        perform(second.open())
+    assert str(refused.value) == (
+        f"offset_file='{file}' is used by another consumer, of this process or another one; allowed is one"
+        " consumer, so name a file of its own for each"
+    )
+    perform(second.committed(QUEUE))  # before this thread has the lock
+    perform(first.commit(QUEUE, 7, oneway=True))
+    first.close()
+    perform(second.open())
+    assert perform(second.committed(QUEUE)) == 7
+    del second
+    perform(first.open())
+
+
+def test_file_is_reserved_until_the_last_write_has_ended(tmp_path: Path) -> None:
+    first, second = (OwnOffsets(str(tmp_path / "offsets.json")) for _ in range(2))
+    perform(first.open())
+    perform(first.committed(QUEUE))
+    writing = first.commit(QUEUE, 7, oneway=True)
+    write = next(writing)
+    assert isinstance(write, Deliver)
+    first.close()
+    with pytest.raises(InvalidArgument):
+        perform(second.open())
+    write.call(write.argument)
+    with pytest.raises(StopIteration):
+        writing.send(None)
+    perform(second.open())
+    assert perform(second.committed(QUEUE)) == 7
+
+
+def test_file_that_cannot_be_locked_is_used_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "offsets.json"
+    (tmp_path / "offsets.json.lock").mkdir()
+    member = OwnOffsets(str(file))
+    perform(member.open())
+    perform(member.commit(QUEUE, 7, oneway=True))
+    member.close()
+    (record,) = caplog.records
+    assert f"offset file not locked, another consumer could use it file={file} " in record.getMessage()
+    assert perform(OwnOffsets(str(file)).committed(QUEUE)) == 7
 
 
 def test_flipped_bit_in_a_queues_name_is_an_error_not_a_new_beginning(tmp_path: Path) -> None:

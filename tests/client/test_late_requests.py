@@ -1,4 +1,4 @@
-"""A thread hangs before it sends a request, while another thread sends a newer one: the newer one counts."""
+"""If a thread hangs before it sends a request, and another thread sends a newer one, the newer one counts."""
 
 from __future__ import annotations
 

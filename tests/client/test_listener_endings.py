@@ -1,6 +1,6 @@
-"""A listener raises a BaseException that is no Exception.
+"""If a listener raises a BaseException that is not an Exception, the client's worker continues.
 
-The client's worker goes on, and the messages are delivered again.
+The worker delivers the messages again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def leaving_coroutine(_: object) -> None:
 
 
 class Stop(BaseException):
-    """An exception of a library, such as the failure of a test in pytest, or Cancelled of trio."""
+    """A BaseException like those of libraries: the failure of a test in pytest, or Cancelled of trio."""
 
 
 def stopping(_: object) -> None:

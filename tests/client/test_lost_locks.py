@@ -1,4 +1,4 @@
-"""Orderly groups: a member that lost a queue's lock stops consuming the queue when the broker says so."""
+"""Orderly groups: a member stops consuming a queue when the broker answers that the lock is lost."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_a_member_does_not_consume_a_queue_that_another_member_has_locked() -> N
     pass_time(world, 6)
     assert len(history.order[0]) == count
     del world.broker.locks[QUEUE]
-    # Another member often gives the lock back soon, so it is asked for every second.
+    # Another member often returns the lock soon, so the client asks for the lock every second.
     world.run_until(lambda: len(history.order[0]) > count, 4)
 
 
 def test_a_member_without_the_lock_stores_no_offset() -> None:
     world, _, member = losing_the_lock()
-    world.broker.offsets["g", "T", 0] = 150  # of the other member
+    world.broker.offsets["g", "T", 0] = 150  # the other member stored this offset
     world.broker.append("T", 0, b"new")
     pass_time(world, 20)
     world.start(member, member.consumer.close())

@@ -1,4 +1,4 @@
-"""Pulls at an offset at which the broker has no message: it removed old messages, or lost the newest ones."""
+"""Pulls at an offset without a message, because the broker removed old messages or lost the newest ones."""
 
 from __future__ import annotations
 

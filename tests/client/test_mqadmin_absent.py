@@ -1,7 +1,7 @@
 """Subcommands of RocketMQ's mqadmin that our mqadmin does not have.
 
-The error says what to do instead, and the docs list these subcommands.
-``python -m tests.client.test_mqadmin_absent`` writes the table in the docs.
+The error for such a subcommand says what to do instead. The docs list these subcommands. ``python -m
+tests.client.test_mqadmin_absent`` writes the table in the docs.
 """
 
 from __future__ import annotations

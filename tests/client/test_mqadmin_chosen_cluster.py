@@ -1,4 +1,4 @@
-"""Subcommands of mqadmin reach the cluster and the time that the operator named, and no other."""
+"""Subcommands of mqadmin use only the cluster and the time that the operator named."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(*argv: str, namesrv: str = "") -> tuple[int, str, str]:
 def test_without_a_nameserver_no_cluster_is_changed(
     argv: tuple[str, ...], new_peer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A nameserver of this machine may have a cluster of the same name."""
+    """A nameserver that happens to run on this machine may have a cluster of the same name."""
     local = new_peer(lambda request: request.reply(1, remark="not this cluster"))
     monkeypatch.setattr(mqadmin, "_UNUSED_NAMESERVER", local.addr)
     code, _, err = run(*argv)

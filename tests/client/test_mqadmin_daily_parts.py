@@ -1,4 +1,4 @@
-"""Test subcommands for operators' daily work at scripted brokers that fail. Test pure functions directly."""
+"""Subcommands for operators' daily work: tests with scripted brokers that fail, and of pure functions."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_lag_and_members_of_a_group(nameserver: Any, broker: Any, eventually: Ca
         members = json.loads(run(nameserver, "consumerConnection", "-g", "lagging", "-o", "json")[1])
         assert members["subscriptions"]["Lagging"] == "*"
 
-        consumer.close()  # closing stores the offsets
+        consumer.close()  # close() stores the offsets
         for number in range(3):
             sender.send(Message(topic="Lagging", body=b"%d" % number))
         code, out, err = run(nameserver, "consumerProgress", "-g", "lagging")

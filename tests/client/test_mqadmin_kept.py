@@ -1,6 +1,6 @@
 """mqadmin reports success only for changes that were made at every server, and changes nothing else.
 
-RocketMQ's servers answer success for some changes that they did not make.
+mqadmin must check this, because RocketMQ's servers answer success for some changes that they did not make.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NAMES: Final = ("broker-a", "broker-b")
 class Servers:
     """Two scripted brokers of cluster C with topic T; broker-a is the nameserver, too.
 
-    They answer success to every change, and make none.
+    They answer success to every change, but change nothing.
 
     Attributes:
         masterless: Name of the broker that has only a slave.
@@ -152,7 +152,7 @@ def test_one_queue_is_reset_at_a_broker_that_obeys_the_queue_id(
 
 
 def test_a_reset_to_now_is_to_the_end_of_each_queue(servers: Servers) -> None:
-    """A broker of 4.9 takes a time after the last message for the last message."""
+    """The command must not send the present time: a 4.9 broker would then reset to the last message."""
     code, out, err = servers.run(*RESET, "now")
     assert (code, err) == (0, "")
     assert "timestamp(string)[now], timestamp(long)[-1]" in out
@@ -194,7 +194,7 @@ def test_a_permission_is_compared_with_the_brokers_and_keeps_all_other_settings(
     (asked,) = servers.sent(RequestCode.UPDATE_AND_CREATE_TOPIC)
     names = ("topic", "readQueueNums", "writeQueueNums", "perm", "topicSysFlag", "order")
     assert [asked[name] for name in names] == ["T", "3", "2", "4", "1", "true"]
-    assert not asked.get("attributes")  # edits of attributes; none keeps them all
+    assert not asked.get("attributes")  # without attributes in the request, the broker keeps all of them
     assert servers.run(*PERM, "6", "-b", servers.addr()) == (0, "new perm equals to the old one!\n", "")
     assert len(servers.sent(RequestCode.UPDATE_AND_CREATE_TOPIC)) == 1
 

@@ -1,4 +1,4 @@
-"""Daily work of operators with our mqadmin at our own nameserver and broker."""
+"""Operators' daily work with our mqadmin, our nameserver and our broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Subcommands that ask several brokers or queues continue after a failure, name it, and exit with 1."""
+"""If a subcommand asks several brokers or queues, it continues after a failure.
+
+It names the failure, and exits with 1.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words that belong to no option: reading subcommands warn about them, changing subcommands refuse them."""
+"""Words that belong to no option: subcommands that only read warn, and those that change data refuse."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ def cut_off(status: int, body: bytes, *, length: int) -> Send:
 
 
 def test_a_snapshot_that_is_cut_off_replaces_no_file(stranger: Any, tmp_path: Path) -> None:
-    """The former backup is whole; a part of a new one must not take its place."""
+    """The former backup is complete, so a part of a new backup must not replace it."""
     backup = tmp_path / "backup"
     backup.write_bytes(b"the former snapshot")
     address = stranger(cut_off(200, b"0123456789", length=1000))

@@ -1,4 +1,4 @@
-"""Messages without remaining retries that nobody can send, or that nobody can copy: they stop no queue."""
+"""A message without remaining retries does not stop its queue, even if no copy of it can be sent."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def consume(
     orderly: bool = True,
     **properties: str,
 ) -> DeadLetters:
-    """Let a member refuse one message, until the offset after this message and the next one is stored."""
+    """Let a member refuse one message and consume the next; wait until the offset after both is stored."""
     world = World(1, loss=0.0)
     broker = world.broker = DeadLetters(world, answers=list(answers), refusals=list(refusals))
     broker.queues[RETRY_PREFIX + "g", 0]
@@ -141,6 +141,16 @@ def test_a_message_too_large_for_every_copy_stays_in_its_queue_after_its_retries
 
 
 @pytest.mark.parametrize("orderly", [True, False])
+def test_a_message_with_an_empty_body_that_no_broker_can_copy_is_not_only_called_too_large(
+    orderly: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusals = [(int(ResponseCode.MESSAGE_ILLEGAL), "the message is illegal")] * 10
+    assert consume(body=b"", refusals=refusals, orderly=orderly).copies == []
+    (record,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert "too large for a copy by its broker, and its body is empty group=g" in record.getMessage()
+
+
+@pytest.mark.parametrize("orderly", [True, False])
 def test_a_refusal_for_another_reason_does_not_leave_the_message_in_its_queue(orderly: bool) -> None:
     refusals = [(ResponseCode.SYSTEM_ERROR, "SERVICE_NOT_AVAILABLE")] * 3
     broker = consume(refusals=refusals, orderly=orderly, long=TOO_LONG)
@@ -149,7 +159,7 @@ def test_a_refusal_for_another_reason_does_not_leave_the_message_in_its_queue(or
 
 
 def test_the_last_copy_of_a_message_that_fits_into_no_retry_is_a_dead_letter() -> None:
-    """A dead letter needs fewer properties than a retry, which is delayed."""
+    """A retry needs more properties than a dead letter, because the broker delays retries."""
     refusals = [(ResponseCode.MESSAGE_ILLEGAL, "the message is illegal")] * 2
     broker = consume(refusals=refusals, orderly=False, long=TOO_LONG)
     assert broker.asked == [0]

@@ -1,4 +1,4 @@
-"""Orderly groups whose offsets are reset while a listener runs: never two calls for one queue at once."""
+"""If an orderly group's offsets are reset while a listener runs, no queue has two listener calls at once."""
 
 from __future__ import annotations
 

@@ -254,7 +254,7 @@ def test_a_broadcast_group_gives_everything_to_everybody_and_keeps_its_own_offse
         one.consume(config(0), {"Broadcast": "*"}, listen(0))
         eventually(lambda: b"late" in seen[0], "the late one")
     assert sorted(seen[0]) == sorted([*everything, b"late"]), "each once"
-    (tmp_path / "0.json").write_text('{"Broadcast@broker-a@0": 1}')  # no client writes such content
+    (tmp_path / "0.json").write_text('{"Broadcast@broker-a@0": 1}')  # content that no client writes
     with Client(settings(nameserver)) as one:
         consumer = one.consume(config(0), {"Broadcast": "*"}, listen(0))
         # The consumer must not start: with guessed offsets, it would skip or repeat messages.

@@ -94,7 +94,7 @@ class Nameserver:
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read()
-        except (OSError, http.client.HTTPException):  # the server may end in the middle of its answer
+        except (OSError, http.client.HTTPException):  # the server may end while it sends its answer
             return 0, None
 
     def status(self) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def test_properties_without_a_body_pause_pulling() -> None:
 
 
 def test_a_listener_that_changes_properties_leaves_no_memory_counted() -> None:
-    """Otherwise the consumer would stop for ever when the difference had reached its limit."""
+    """If freed memory still counted, the consumer would finally reach its memory limit and stop for ever."""
     queue: ProcessQueue[Item] = ProcessQueue(0)
     properties = dict.fromkeys(map(str, range(100)), "v")
     queue.pulled([Item(0, properties=properties)], 1)
@@ -110,7 +110,7 @@ def test_a_listener_that_changes_properties_leaves_no_memory_counted() -> None:
 
 
 def test_messages_below_a_moved_offset_are_still_consumed() -> None:
-    """The broker removed old messages, or lost its newest ones; messages below stay as they were."""
+    """An offset moves if the broker removed old messages or lost its newest ones."""
     for offset in (95, 5000):
         queue: ProcessQueue[Item] = ProcessQueue(0)
         queue.pulled(items(*range(90)), 100)

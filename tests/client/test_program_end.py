@@ -1,4 +1,7 @@
-"""A program ends without closing its client: its messages arrive, or a log line counts the lost messages."""
+"""If a program ends without closing its client, no message is lost silently.
+
+The messages arrive, or a log line gives the number of lost messages.
+"""
 
 from __future__ import annotations
 

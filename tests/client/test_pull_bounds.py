@@ -53,7 +53,7 @@ def stored(offset: int, **values: Any) -> bytes:
 def pull(
     records: Sequence[bytes], offset: int, *, count: int = 32, room: Callable[[], int] | None = None
 ) -> PullResult:
-    """Pull from a broker that sends all records from ``offset`` on in one answer, also above ``count``."""
+    """Pull from a broker that answers with all records from ``offset`` on, even with more than ``count``."""
     core = ClientCore(
         ClientConfig(nameservers=("192.0.2.1:9876",)),
         Identity(ip="192.0.2.2", pid=1, serial=1),
@@ -179,7 +179,7 @@ def test_a_consumer_holds_no_more_properties_than_fit_in_its_cache() -> None:
 
 
 def test_a_consumer_that_holds_nothing_may_pull_the_largest_message() -> None:
-    """Otherwise the consumer would wait for ever for room for this message."""
+    """If the consumer had no room for this message even when empty, it would wait for ever."""
     names = [chr(first) + chr(second) for first in range(3, 100) for second in range(3, 100)]
     properties = encode_properties(dict.fromkeys(names[: PROPERTIES_SIZE_MAX // 5], "v"))
     largest = stored(

@@ -1,4 +1,7 @@
-"""A delivery callback that uses its own producer: it must not wait for space that only its end makes free."""
+"""A delivery callback that puts a message into its own producer must not wait for space in the buffer.
+
+The callback itself frees this space, but only after it has ended.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ SMALL = ProducerConfig(
     send_timeout_s=1.0,
 )
 MESSAGE = Message(topic="T", body=b"x" * 600)
-#: Longest wait for an outcome in seconds. It is shorter than the time in which a client closes.
+#: Longest wait for an outcome in seconds.
 WITHIN_S = 20.0
 
 
@@ -55,7 +58,7 @@ def test_put_in_a_callback_does_not_wait_for_space(kind: str, producer: Producer
 
 
 def test_put_of_another_thread_waits_while_a_callback_puts(producer: Producer) -> None:
-    """Only the thread that runs a callback is free from the bound of the buffer."""
+    """Only the thread that runs a callback may exceed the buffer's bound."""
     in_callback, end, put = threading.Event(), threading.Event(), threading.Event()
 
     def hang(error: object, result: object) -> None:

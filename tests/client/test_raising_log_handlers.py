@@ -82,7 +82,7 @@ def test_a_message_of_put_gets_its_outcome(
     handler: Raising, new_peer: Callable[..., Any], answers: Any, route_body: Any
 ) -> None:
     peer = new_peer()
-    peer.answer = answers({"T": route_body(broker_a="127.0.0.1:1")})  # nobody listens there, so sends fail
+    peer.answer = answers({"T": route_body(broker_a="127.0.0.1:1")})  # no server listens, so sends fail
     with Client(ClientConfig(nameservers=(peer.addr,), shutdown_s=1.0)) as client:
         producer = client.producer(ProducerConfig(group="g", retry_times=0, send_timeout_s=0.5))
         for _ in range(2):

@@ -83,7 +83,7 @@ def staged(nameserver: Any, broker: Any) -> Iterator[Staged]:
 
 #: Answer codes of our broker that differ from those of a release, by release and by the name of the request.
 OTHER_CODE: Final = {
-    ("4.9.7", "reset, unknown group"): 26,  # 5.3.3 answers this code, too
+    ("4.9.7", "reset, unknown group"): 26,  # 5.3.3 answers 26, too
     # Apache's broker creates a group as soon as any client asks for its configuration. Our broker creates a
     # group only for members of the group and for operators.
     ("5.3.3", "an unknown group's configuration"): 26,

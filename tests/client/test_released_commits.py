@@ -1,4 +1,4 @@
-"""`commit` of a pull consumer after a queue was released: it names the queue if the offset is not stored."""
+"""If a pull consumer commits after it has released a queue, `commit` names offsets that were not stored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from routekeeper.client.queue_reader import ReceivedMessage
 from routekeeper.remoting.bodies import MessageQueue
 from tests.client.test_consumer_sim import ADDR, QUEUES, Member, World
 
-#: A queue that the first of two members releases when the second one joins, and a queue that it keeps.
+#: Two queues: when a second member joins, the first member releases one of them and keeps the other one.
 MOVING, KEPT = (MessageQueue(topic="T", broker_name="b", queue_id=number) for number in (QUEUES - 1, 0))
 
 
@@ -54,7 +54,7 @@ class PullMember(Member):
         return ended[0]
 
     def poll(self, count: int) -> list[ReceivedMessage]:
-        """Return the messages of as many calls as it takes to get this number of messages."""
+        """Call the consumer's `poll` until it has returned ``count`` messages or more; return them."""
         found: list[ReceivedMessage] = []
         while len(found) < count:
             found += self.run(self.puller.poll(timeout_s=10.0))
@@ -94,7 +94,7 @@ def test_a_commit_names_a_queue_that_was_released_before_it(auto_commit: bool) -
     assert set(raised.value.failures) == {MOVING}
     assert "released" in str(raised.value)
     assert (stored(first, KEPT), stored(first, MOVING)) == (3, 0)
-    first.run(first.puller.commit())  # the loss is reported once
+    first.run(first.puller.commit())  # raises nothing: the loss is reported only once
     assert [message.queue for message in second.poll(1)] == [MOVING]
 
 

@@ -1,4 +1,4 @@
-"""An operator resets offsets while a member ends, or hands a queue over: the reset is not lost."""
+"""If an operator resets offsets while a member ends or hands a queue over, the reset is not lost."""
 
 from __future__ import annotations
 

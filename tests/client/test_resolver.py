@@ -1,4 +1,4 @@
-"""A name resolver that hangs delays a call only for the call's timeout."""
+"""If a name resolver hangs, it delays a call only until the call's timeout."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ OFFSET = {"bname": "broker-a", "consumerGroup": "G", "queueId": "3", "topic": "O
 def test_signatures_are_those_of_javas_client(
     code: int, fields: dict[str, str], body: bytes, token: str | None, signature: str
 ) -> None:
-    """The expected signatures were made by AclClientRPCHook of RocketMQ's Java client 5.3.3."""
+    """AclClientRPCHook of RocketMQ's Java client 5.3.3 made the expected signatures."""
     keys = Credentials(access_key="RocketMQ", secret_key="12345678", security_token=token)
     signed = keys.before_request("addr", RemotingCommand.request(code, fields, body))
     assert signed.ext_fields["Signature"] == signature

@@ -1,4 +1,4 @@
-"""Threads that hang in a send do not prevent the end of the client or of the program."""
+"""Even if threads hang in a send, the client can be closed and the program can end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 import routekeeper.client.blocking
 from routekeeper.client.config import ClientConfig, ProducerConfig
-from routekeeper.client.errors import NotApplied, OutcomeUnknown
+from routekeeper.client.errors import ClientError, NotApplied, OutcomeUnknown
 from routekeeper.client.producer import Message, SendResult
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
@@ -104,6 +104,37 @@ def test_a_program_ends_although_a_send_in_a_thread_hangs(addr: str) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "OutcomeUnknown\n"), done.stderr
+
+
+def _refuse(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_send_for_which_no_thread_can_be_started_fails_and_later_sends_succeed(
+    addr: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with routekeeper.client.blocking.Client(ClientConfig(nameservers=(addr,))) as client:
+        producer = client.producer(ONE_TRY)
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", _refuse)
+            with pytest.raises(ClientError, match="no thread can be started"):
+                producer.send_async(MESSAGE)
+        assert producer.send_async(MESSAGE).result(timeout=20)
+
+
+def test_a_send_is_made_by_the_present_thread_if_no_other_can_be_started(
+    addr: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = Hangs()
+    with routekeeper.client.blocking.Client(ClientConfig(nameservers=(addr,)), hooks=(hook,)) as client:
+        producer = client.producer(ONE_TRY)
+        first = producer.send_async(MESSAGE)
+        assert hook.held.acquire(timeout=20)
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", _refuse)
+            second = producer.send_async(MESSAGE)
+        hook.let_go.set()
+        assert len({sent.result(timeout=20).message_id for sent in (first, second)}) == 2
 
 
 def test_more_sends_than_threads_all_end(addr: str) -> None:

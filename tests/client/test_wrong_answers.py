@@ -1,4 +1,4 @@
-"""Nameservers whose answers cannot be read: the client asks the next one."""
+"""If a nameserver's answer cannot be read, the client asks the next nameserver."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_send_succeeds_although_the_current_nameserver_sends_no_route(
     )
 
     def build(core: ClientCore) -> Operation[None]:
-        core.directory.nameservers.answered(strange.addr)  # so the client asks it first
+        core.directory.nameservers.answered(strange.addr)  # the client asks this nameserver first
         sender = producer(core)
         for topic in ("T", "U"):
             yield from sender.send(message(topic))

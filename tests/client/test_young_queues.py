@@ -1,4 +1,4 @@
-"""Queues without a stored offset: a broker answers 0 while a queue is young, and later "not found"."""
+"""Queues without a stored offset: a broker answers 0 for a young queue, and later "not found"."""
 
 from __future__ import annotations
 

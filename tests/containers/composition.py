@@ -1,4 +1,4 @@
-"""The project's compose files, run on a container engine."""
+"""Runs the project's compose files on a container engine, for the tests."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ BROKERS: Final = ("broker-1", "broker-2")
 WIRE: Final = ";".join(f"{name}:9876" for name in NAMESRVS)
 HTTP: Final = ";".join(f"{name}:9880" for name in NAMESRVS)
 USER: Final = 10001
-#: Environment variables of the compose files: numbers of ports that a cluster opens on the host.
+#: Names of the environment variables with which a compose file chooses the ports that it opens on the host.
 PORTS: Final = ("NAMESRV_PORT", "HTTP_PORT", "LOCUST_PORT")
 
 
 @dataclass
 class Composition:
-    """A running cluster of one compose file, under its own project name."""
+    """A running cluster of one compose file. Each cluster has its own project name."""
 
     engine: Engine
     name: str
@@ -64,7 +64,10 @@ class Composition:
         return f"{self.project}_{service}_1"
 
     def attempt(self, service: str, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a command inside a service's container; return its result even if it failed."""
+        """Run a command inside a service's container.
+
+        Return its result even if it failed.
+        """
         return self.engine.attempt("podman", "exec", self.container(service), *words)
 
     def inside(self, service: str, *words: str) -> str:
@@ -73,7 +76,10 @@ class Composition:
         return done.stdout
 
     def healthy(self, service: str) -> bool:
-        """Run the service's health check once, because no systemd is there to run the check regularly."""
+        """Run the service's health check once.
+
+        The containers have no systemd that would run the check regularly.
+        """
         return self.engine.attempt("podman", "healthcheck", "run", self.container(service)).returncode == 0
 
     def wait_healthy(self, *services: str) -> None:
@@ -106,7 +112,7 @@ class Composition:
 
 @contextmanager
 def running(engine: Engine, name: str, *files: str) -> Iterator[Composition]:
-    """Start a compose file with new secrets on free ports; remove everything at the end.
+    """Start a cluster from a compose file, with new secrets and on free ports. Remove everything at the end.
 
     Args:
         files: Additional compose files. Their services do not start with the cluster.

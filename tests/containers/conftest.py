@@ -1,4 +1,4 @@
-"""One engine and one image for the clusters of all tests."""
+"""Give all container tests the same engine and the same image."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def engine() -> Iterator[Engine]:
         pytest.fail(f"make containers needs root (uid {os.geteuid()}) and, from Debian: {' '.join(missing)}")
     previous = {number: signal.signal(number, end) for number in ENDING}
     root = Path(tempfile.mkdtemp(prefix="rk-containers-"))
-    root.chmod(0o755)  # the directory contains secrets that user 10001 in the containers reads
+    root.chmod(0o755)  # user 10001 in the containers must read the secrets in it
     images_of = os.environ.get("CONTAINERS_IMAGES_OF")
     engine = Engine(root, Path(images_of) if images_of else None)
     try:

@@ -1,9 +1,8 @@
-"""A podman engine with its own store.
+"""A podman engine that keeps its images and containers in its own directory.
 
-podman runs as root, with runc and cgroupfs, because runc and cgroupfs work on any Debian 12, even without
-systemd and on hybrid cgroups. Images, volumes, networks and the engine's own state are in one directory. The
-engine removes this directory at the end, even after an interrupt. Several threads may run commands
-concurrently.
+podman runs as root, with runc and cgroupfs. These two work on any Debian 12, even without systemd and on
+hybrid cgroups. Images, volumes, networks and the engine's own state are in one directory. The engine removes
+this directory at the end, even after an interrupt. Several threads may run commands concurrently.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ IMAGE: Final = f"routekeeper:{_VERSION}"
 BENCH_IMAGE: Final = f"routekeeper-bench:{_VERSION}"
 #: Programs that must be installed; .ci/run installs them.
 PROGRAMS = ("podman", "runc", "conmon", "iptables", "mmdebstrap")
-#: Timeout of a command in s. On a busy disk, the removal of a cluster has taken 25 s.
+#: Timeout of a command in s. Removing a cluster from a busy disk has taken 25 s.
 COMMAND_S = 240.0
 CONDITION_S = 180.0
 #: Wait for a condition. Each check runs a command inside a container, which takes seconds on a busy machine.
@@ -41,7 +40,8 @@ wait_until = partial(waiting.wait_until, within_s=CONDITION_S)
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Seconds that an interrupted command has to end after SIGTERM, before it gets SIGKILL.
 END_S = 30.0
-#: Packages of a base image: Python, and what a virtual environment needs. Documentation is left out.
+#: Packages of a base image: Python, and the packages that a virtual environment needs. Documentation is left
+#: out.
 BASE_PACKAGES = ("usr-is-merged", "python3", "python3-venv", "ca-certificates", "libstdc++6")
 BASE_OPTIONS = (
     "path-exclude=/usr/share/man/*",
@@ -128,8 +128,8 @@ class Engine:
             self._commands.add(command)
         try:
             output, errors = command.communicate(timeout=timeout_s)
-        # After any interrupt, terminate the program before anything else: a killed program would leave its
-        # containers behind.
+        # After any interrupt, first terminate the program: if it was killed, it would leave its containers
+        # behind.
         except BaseException:
             command.terminate()
             try:
@@ -179,7 +179,7 @@ class Engine:
             return base
 
     def _base(self) -> str:
-        """Return the base image that ``CONTAINERS_BASE`` names; without a name, make a small Debian image.
+        """Return the base image that ``CONTAINERS_BASE`` names, or make a small Debian image.
 
         ``CONTAINERS_BASE`` is the name of an image, or the path of a root file system's archive.
         """
@@ -208,8 +208,8 @@ class Engine:
         """Download the packages of a lock file with pip, on this machine and not in a container."""
         self.run(
             *(sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--no-deps"),
-            # pip only reads the names and versions of source packages; it must not download their build
-            # tools.
+            # pip downloads source packages only to read their names and versions. It must not download their
+            # build tools.
             "--no-build-isolation",
             *("--requirement", str(ROOT / lock), "--dest", str(self.wheels)),
             timeout_s=900,
@@ -217,7 +217,7 @@ class Engine:
 
     @property
     def images(self) -> Path:
-        """Directory of the store that has the images of this engine."""
+        """Directory whose store has the images of this engine."""
         return self.images_of or self.root / "storage"
 
     @property
@@ -235,14 +235,16 @@ class Engine:
         )
 
     def stop(self) -> None:
-        """End running commands; later calls of :meth:`attempt` raise :class:`EngineEnded`."""
+        """End running commands. Later calls of :meth:`attempt` raise :class:`EngineEnded`."""
         with self._lock:
             self._ended = True
             for command in self._commands:
                 command.terminate()
 
     def close(self) -> None:
-        """End every container, remove the networks and delete the store. Signals do not interrupt this work.
+        """End every container, remove the networks and delete the store.
+
+        Signals do not interrupt this cleanup.
 
         A command that was interrupted may have started other commands that still create a container. podman
         also refuses to remove a container before the containers that depend on it. So the removal is
@@ -256,7 +258,7 @@ class Engine:
                 self._launch(
                     "podman", "rm", "--force", "--all", "--depend", "--volumes", "--time", "0"
                 ).communicate()
-                for process in contained(self.root):  # an interrupted build leaves its processes running
+                for process in contained(self.root):  # an interrupted build would leave its processes running
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(process, signal.SIGKILL)
                 left = processes_of(self.root)
@@ -278,7 +280,7 @@ def processes_of(root: Path) -> dict[int, str]:
     """Return the processes of the engine in a directory: the command lines, by process id.
 
     The command line of a container's monitor contains the directory, and so does the environment of each
-    podman command. podman's name service is excluded, because all engines share it.
+    podman command. podman's DNS server is excluded, because all engines share it.
     """
     found = dict.fromkeys(contained(root), "in a container")
     for process in Path("/proc").glob("[0-9]*"):

@@ -1,4 +1,8 @@
-"""compose/bench.yaml with compose/raft.yaml: Locust's web page, the comparison, and Spark's report."""
+"""Tests of compose/bench.yaml together with compose/raft.yaml.
+
+The tests start and stop a load on Locust's web page, run the comparison of the designs, and read Spark's
+report.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +56,7 @@ def test_locust_answers_spark_runs_and_the_page_appears(engine: Engine, bench_im
 
 
 def drive_by_page(cluster: Composition) -> None:
-    """Start and stop a load through Locust's web page, like a user with a browser on the host."""
+    """Start and stop a load on Locust's web page, like a user who has a browser on the host."""
     cluster.compose("--profile", "bench", "up", "--detach", "--no-build", "locust")
     page = f"http://127.0.0.1:{cluster.variables['LOCUST_PORT']}"
     try:
@@ -84,7 +88,10 @@ def drive_by_page(cluster: Composition) -> None:
 
 
 def get(url: str, form: dict[str, str] | None = None) -> str:
-    """Return a page, or the answer to a form; an empty text if the server does not answer yet."""
+    """Return a web page, or the answer to a form.
+
+    Return an empty text if the server does not answer yet.
+    """
     data = None if form is None else urllib.parse.urlencode(form).encode()
     try:
         with urllib.request.urlopen(url, data, timeout=30) as reply:

@@ -1,4 +1,7 @@
-"""compose/raft.yaml and compose/independent.yaml on a real engine: clients, kills, cut networks, restarts."""
+"""Tests of the clusters of compose/raft.yaml and compose/independent.yaml on a real container engine.
+
+Clients send and read without pause while the tests kill and restart servers and cut networks.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ READ_ONLY = ("/opt/venv", "/etc", "")
 
 
 def create_topic(cluster: Composition, topic: str, *, asked: str) -> None:
-    """Create a topic in every broker, and wait until nameserver ``asked`` routes the topic to all of them."""
+    """Create a topic in every broker. Wait until nameserver ``asked`` routes the topic to all of them."""
     command = ("mqadmin", "updateTopic", "-n", WIRE, "-c", "DefaultCluster", "-t", topic)
 
     def created() -> bool:
@@ -50,7 +53,10 @@ def topics(cluster: Composition, namesrv: str) -> set[str]:
 
 
 def wait_topics(cluster: Composition, wanted: set[str]) -> None:
-    """Wait until every nameserver lists these topics. Independent nameservers learn them from brokers."""
+    """Wait until every nameserver lists these topics.
+
+    Independent nameservers learn the topics from brokers.
+    """
     for namesrv in NAMESRVS:
         wait_until(
             partial(lambda name: wanted <= topics(cluster, name), namesrv), f"{namesrv} lists {wanted}"
@@ -72,7 +78,7 @@ def wait_equal(cluster: Composition) -> str:
 
 
 def leader(cluster: Composition, asked: str) -> str:
-    """Return the name of the leader's service. ``asked`` is the service that queries the members."""
+    """Return the name of the leader's service. The query runs in the container of the service ``asked``."""
 
     def leaders() -> dict[int, str]:
         done = cluster.attempt(asked, "mqadmin", "raftStatus", "--http", HTTP, "-o", "json")
@@ -96,7 +102,7 @@ def consume(cluster: Composition, topic: str) -> set[str]:
 
 @dataclass
 class Traffic:
-    """A client in its own container that sends and reads without pause."""
+    """A client in its own container that sends and reads messages without pause."""
 
     cluster: Composition
     topic: str
@@ -124,7 +130,7 @@ class Traffic:
         self.pass_by()
 
     def tell_addresses(self) -> None:
-        """Send the client the services' current addresses: a restarted container has a new address."""
+        """Send the client the services' current addresses: a restarted container has a new one."""
         assert self.process is not None
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(self.cluster.addresses()).encode() + b"\n")
@@ -134,7 +140,7 @@ class Traffic:
         return [json.loads(line) for line in self.path.read_text().splitlines() if line.startswith("{")]
 
     def pass_by(self, rounds: int = 20) -> None:
-        """Wait for ``rounds`` more successful reads and sends, so that the last action has had its effect."""
+        """Wait for ``rounds`` more successful reads and sends, so that an effect of the last action shows."""
         before = len(self.rows())
 
         def flowing() -> bool:
@@ -199,7 +205,7 @@ Played = dict[Callable[[Engine], None], Future[None]]
 
 @pytest.fixture(scope="module")
 def played(engine: Engine, image: str, request: pytest.FixtureRequest) -> Iterator[Played]:
-    """Start the tests of the requested clusters in threads, because they mostly wait; yield their futures."""
+    """Run the requested tests at the same time, because they mostly wait; yield the future of each test."""
     names = {item.name for item in request.session.items}
     plays = {"test_raft_group": play_raft, "test_independent_nameservers": play_independent}
     with ThreadPoolExecutor() as pool:

@@ -1,4 +1,7 @@
-"""The systemd units of the nameserver and the broker, under a systemd that runs in a container."""
+"""Tests of the systemd units of the nameserver and the broker.
+
+The tests run in a container whose first process is systemd.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ pytestmark = [pytest.mark.containers, pytest.mark.timeout(900)]
 PACKAGES = (*BASE_PACKAGES, "systemd", "systemd-sysv", "dbus")
 NAME = "routekeeper-systemd"
 WITHIN_S = 240.0
-#: Settings that shorten the units' watchdog time, so that the test takes less time.
+#: Settings that shorten the units' watchdog time, so that the test ends sooner.
 WATCHDOG = "[Service]\nWatchdogSec=10\n"
 
 
@@ -81,12 +84,12 @@ def units_of(compose: Path) -> list[Path]:
 def test_both_units_run_reload_are_watched_and_end_as_they_say(machine: Machine) -> None:
     machine.write("/etc/routekeeper/namesrv.properties", "logLevel=INFO\n")
     machine.write("/etc/routekeeper/broker.properties", "namesrvAddr=127.0.0.1:9876\nbrokerName=b\n")
-    machine.run("systemctl", "start", "mqnamesrv")  # systemctl returns once the server has bound its ports
+    machine.run("systemctl", "start", "mqnamesrv")  # systemctl returns after the server has bound its ports
     machine.run("systemctl", "start", "mqbroker")
     for unit in ("mqnamesrv", "mqbroker"):
         assert machine.shown(unit, "ActiveState") == "active"
         assert "listen=127.0.0.1:" in machine.shown(unit, "StatusText")
-        # The unit runs as a temporary user without capabilities.
+        # The unit's process must run as a temporary user without capabilities.
         status = machine.run("cat", f"/proc/{machine.shown(unit, 'MainPID')}/status")
         assert "\nUid:\t0\t" not in status
         assert "\nCapEff:\t0000000000000000\n" in status

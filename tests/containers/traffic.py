@@ -1,8 +1,8 @@
-"""Program in a container of the server image: reads a route and sends a message, without pause.
+"""A client program that runs in a container of the server image.
 
-The program prints one line for each attempt. With the argument ``drive``, it reads the addresses of services
-from its stdin, one JSON object per line, and ends when its stdin ends. With the argument ``read``, it prints
-the stored messages.
+With the argument ``drive``, the program reads a route and sends a message again and again. It prints one line
+for each attempt. From its stdin, it reads the addresses of services, one JSON object per line. It ends when
+its stdin ends. With the argument ``read``, the program prints the stored messages.
 """
 
 from __future__ import annotations
@@ -28,22 +28,25 @@ from routekeeper.client.public import (
 
 #: Seconds between two rounds of one read and one send.
 PAUSE_S = 0.02
-#: Timeout of one call in s. It is long, so that no read fails only because the machine hangs for some
+#: Timeout of one call in s. It is long, so that a read does not fail only because the machine hangs for some
 #: seconds.
 PATIENCE_S = 40.0
-#: Timeout in s of one try with one nameserver or broker. After this time, the client tries the next server.
+#: Timeout in s of one request to one nameserver or broker. After this time, the client asks the next server.
 TRY_S = 10.0
 
 
 _resolve = socket.getaddrinfo
-#: Last known address of each service, so that the program does not need podman's name service. In one run,
-#: the name service did not answer for 30 s after containers had restarted, although the servers in these
-#: containers worked.
+#: Last known address of each service, so that the program does not need podman's DNS server. In one run, this
+#: server did not answer for 30 s after containers had restarted, although the servers in these containers
+#: worked.
 _addresses: dict[str, str] = {}
 
 
 def addresses(host: Any, *asked: Any, **more: Any) -> Any:
-    """Replace ``socket.getaddrinfo``: use the known address if the host is a service of the cluster."""
+    """Replace ``socket.getaddrinfo``.
+
+    If the host is a service of the cluster, return its last known address.
+    """
     return _resolve(_addresses.get(host, host), *asked, **more)
 
 

@@ -1,4 +1,4 @@
-"""Nameservers whose code a test changes before the start, so that a chosen fault occurs."""
+"""Nameservers whose code a test changes before the start, to cause a certain fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulated brokers and readers that send requests without pauses, and the check of the answers.
+"""Simulated brokers and readers that send requests without pauses; functions that check the answers.
 
 Each registration of :class:`Writers` has one new topic, so that every acknowledgement can be checked in the
 table afterwards. :class:`Registers` write and read a few topics at all members at once, so that the history
@@ -30,10 +30,11 @@ from tests.waiting import wait_until
 
 from .cluster import CONDITION_S, Cluster, Member
 
-#: Seconds within which a server must answer: clients give up after this time. Servers aim at 2.5 s.
+#: Seconds within which a server must answer, because clients give up after this time. Servers try to answer
+#: within 2.5 s.
 ANSWER_S = 3.0
-#: Timeout of the test's clients in s. It is longer than ANSWER_S, so that the test also sees late answers,
-#: and so that a client stays connected to a member that is paused.
+#: Timeout of the test's clients in s. It is longer than ANSWER_S, so that the test also sees late answers. It
+#: also keeps a client connected to a member that is paused.
 PATIENCE_S = 20.0
 WRITERS_PER_MEMBER = 2
 REGISTERS = 3
@@ -47,7 +48,10 @@ def route_query(topic: str) -> RemotingCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """Result of a write, as the caller knows it: the outcome, and True if the server answered."""
+    """Result of a write, as the caller knows it.
+
+    It has the outcome, and whether the server answered.
+    """
 
     outcome: Outcome
     answered: bool = True
@@ -85,7 +89,7 @@ def register(client: BlockingClient, member: Member, request: RemotingCommand) -
     )
 
 
-# -- one new topic for each registration --------------------------------------------------------------------
+# -- writers: one new topic for each registration -----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +111,7 @@ Silences = dict[int, list[tuple[float, float]]]
 
 
 def judge(calls: Iterable[Call], topics: set[str], silences: Silences | None = None) -> list[str]:
-    """Compare the topics of a route table with the history of calls; return a text for each fault.
+    """Compare the topics of a route table with the history of calls; return a description of each fault.
 
     Args:
         silences: Intervals, by member, in which no answer is expected. Outside of these intervals, each call
@@ -133,7 +137,7 @@ def judge(calls: Iterable[Call], topics: set[str], silences: Silences | None = N
 
 
 class _Threads:
-    """Threads that call functions until :meth:`stop`, and keep their connections open until :meth:`close`.
+    """Threads that call functions until :meth:`stop` and keep their connections open until :meth:`close`.
 
     The connections stay open because a nameserver evicts a broker and its topics when the broker's
     connections close.
@@ -168,7 +172,7 @@ class _Threads:
         thread.start()
 
     def stop(self) -> None:
-        """Stop sending; raise the first exception of a thread."""
+        """Stop sending. If a thread failed with an exception, raise the first such exception."""
         self.stopping.set()
         for idle in self._idle:
             assert idle.wait(CONDITION_S), "a request hangs"
@@ -233,7 +237,7 @@ class Writers:
         self._threads.stopping.wait(self.pause_s if told.outcome == "applied" else 0.05)
 
     def _acknowledged(self, member: Member, since: float) -> bool:
-        """Return True if a call to the member that began after ``since`` succeeded, or if a thread failed."""
+        """Return True if a call that began after ``since`` succeeded at the member, or if a thread failed."""
         recent = self.calls[-500:]
         return bool(self._threads.errors) or any(
             call.member == member.number and call.start > since and call.outcome == "applied"
@@ -244,8 +248,8 @@ class Writers:
         """Wait until each of these members has acknowledged a call that began after the instant ``since``.
 
         Returns:
-            Seconds from that instant to the end of the first acknowledged call at any of these members. Time
-            in which this machine stood still does not count (:func:`elapsed`).
+            Seconds from that instant to the end of the first acknowledged call at any of the given members.
+            Time in which this machine hung does not count (:func:`elapsed`).
         """
         since = time.monotonic() if since is None else since
         for member in members:
@@ -264,7 +268,7 @@ class Writers:
         return elapsed(since, min(ends))
 
     def wait_for_load(self, members: list[Member], *, calls: int = 50) -> None:
-        """Wait until each of these members acknowledges registrations and ``calls`` more calls succeeded.
+        """Wait until each of these members acknowledges registrations; then wait for ``calls`` more.
 
         With so many acknowledged registrations, a loss of some of them would be visible.
         """
@@ -278,7 +282,10 @@ class Writers:
         )
 
     def stop(self) -> list[Call]:
-        """Stop sending; return the history. The connections stay open: members must not evict the brokers."""
+        """Stop sending; return the history.
+
+        The connections stay open, because members must not evict the brokers.
+        """
         self._threads.stop()
         return self.calls
 
@@ -297,7 +304,7 @@ class Writers:
         return f"registrations: {count}"
 
 
-# -- registers (in the sense of linearizability) -------------------------------------------------------------
+# -- registers: values that are written and read at all members at once --------------------------------------
 
 
 def route_value(body: dict[str, Any], broker: str) -> int | None:
@@ -349,8 +356,8 @@ class Registers:
     def _write(self, member: Member, keys: itertools.cycle[int], client: BlockingClient) -> None:
         key, value = next(keys), next(self._values)
         name = f"register-{key}"
-        # The counter grows and the timestamp falls, so no version is greater than another version in both. A
-        # nameserver therefore never ignores a registration as a late copy.
+        # A larger value has a larger counter but an earlier timestamp. So no version is greater than another
+        # version in both fields, and a nameserver never ignores a registration as a late copy.
         topics, timestamp = (name, "register-all"), 2**40 - value
         request = registration(
             name, f"10.9.0.{key}:10911", topics, counter=value, timestamp=timestamp, queues=value
@@ -404,7 +411,7 @@ class Registers:
         self._threads.stop()
 
     def check(self, *, promise_s: float) -> str:
-        """Stop sending; check the histories of the linearizable and of the default reads.
+        """Stop sending; check the history of the linearizable reads and the history of the default reads.
 
         Args:
             promise_s: Seconds by which a default read may lag behind acknowledged writes: one minimum
@@ -428,10 +435,10 @@ def judge_reads(
     *,
     promise_s: float,
 ) -> list[str]:
-    """Return a text for each fault.
+    """Return a description of each fault in the reads.
 
-    Faults are values that were read although their write was refused, and reads that no order of the writes
-    explains.
+    One fault is a value that a client read although its write was refused. The other fault is a read that no
+    order of the writes explains.
     """
     seen = {(read.key, read.value) for read in (*reads, *default_reads)}
     refused = [w for w in writes if w.outcome is history.Outcome.FAILED and (w.key, w.value) in seen]
@@ -444,7 +451,7 @@ def judge_reads(
 
 
 class _Reader:
-    """One HTTP connection. If it breaks, the next request makes a new connection."""
+    """One HTTP connection. If the connection breaks, the next request makes a new connection."""
 
     def __init__(self, member: Member) -> None:
         self.member = member

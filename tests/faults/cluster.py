@@ -1,4 +1,4 @@
-"""Real nameserver processes in raft mode, and queries of their state."""
+"""Real nameserver processes in raft mode, and functions that query their state."""
 
 from __future__ import annotations
 
@@ -29,12 +29,15 @@ CONDITION_S = 60.0
 
 
 def cycles(few: int) -> int:
-    """Return how often a test repeats a fault: the number in ``RAFT_FAULT_CYCLES`` if set, else ``few``."""
+    """Return how often a test repeats a fault.
+
+    This is the number in ``RAFT_FAULT_CYCLES`` if it is set, else ``few``.
+    """
     return int(os.environ.get("RAFT_FAULT_CYCLES") or few)
 
 
 def chooser() -> random.Random:
-    """Return a random generator for the choice of a fault's target and time; print the generator's seed.
+    """Return a random generator that chooses a fault's target and time; print its seed.
 
     ``RAFT_FAULT_SEED`` sets the seed, so that a failed test's choices can be repeated.
     """
@@ -44,7 +47,7 @@ def chooser() -> random.Random:
 
 
 def hold(instant: float) -> None:
-    """Wait until an instant (s, monotonic), for tests in which the duration of a fault matters."""
+    """Wait until an instant (s, monotonic). Some tests need it to give a fault a certain duration."""
     time.sleep(max(0.0, instant - time.monotonic()))
 
 
@@ -89,7 +92,7 @@ class Member:
         ]
 
     def spawn(self) -> subprocess.Popen[str]:
-        # The nameserver inherits the open file, so it can still write its log when this block has closed the
+        # The nameserver inherits the open file, so it can still write its log after this block has closed the
         # file.
         with open(self.log_path, "a") as log:
             return subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -146,7 +149,10 @@ class Member:
 
     @contextmanager
     def file_size_limit(self, size: int) -> Iterator[None]:
-        """Limit the size of every file to ``size`` bytes: writes fail (EFBIG), as if the disk was full."""
+        """Limit the size of every file to ``size`` bytes.
+
+        Larger writes fail (EFBIG), as if the disk was full.
+        """
         assert self.process is not None
         soft, hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, hard))
@@ -184,7 +190,7 @@ class Member:
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read()
-        except (OSError, http.client.HTTPException):  # the member may end in the middle of its answer
+        except (OSError, http.client.HTTPException):  # the member may end before its answer is complete
             return 0, None
 
     def ready(self) -> bool:
@@ -203,7 +209,10 @@ class Member:
         return set(body["topics"]) if code == 200 else None
 
     def served_topics(self) -> set[str]:
-        """Return the topics of the first default read that succeeds: during an election, reads may fail."""
+        """Return the topics from a default read.
+
+        Repeat the read until it succeeds, because reads may fail during an election.
+        """
 
         def answered() -> list[set[str]]:
             topics = self.topics()
@@ -263,7 +272,7 @@ class Cluster:
         """Wait until all members have applied the same entries; return their common digest.
 
         Raises:
-            AssertionError: At once, if members at the same log index differ.
+            AssertionError: If members at the same log index differ. The error is raised at once.
         """
 
         def digests() -> set[tuple[int, str, str]]:

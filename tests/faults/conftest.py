@@ -1,4 +1,4 @@
-"""Clusters of real processes: a new cluster for each test."""
+"""A fixture that starts a new cluster of real processes for each test."""
 
 from __future__ import annotations
 

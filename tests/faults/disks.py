@@ -1,4 +1,4 @@
-"""Full or hung disks for single members. Most functions need root."""
+"""Makes the disk of a single member full or lets it hang. Most of these functions need root."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def filled(member: Member) -> Iterator[None]:
                     while True:
                         file.write(chunk)
                 except OSError:
-                    pass  # the disk has no space left for a chunk of this size
+                    pass  # Try a smaller chunk: the disk has no space left for a chunk of this size.
         yield
     finally:
         filler.unlink()
@@ -79,7 +79,7 @@ def freezable_disks(members: list[Member], *, size_mib: int = 96) -> Iterator[No
 
 @contextmanager
 def frozen(member: Member, *, longest_s: float) -> Iterator[Callable[[], bool]]:
-    """Let the disk of a member's data directory hang: every write waits, as on a disk that does not answer.
+    """Let the disk of a member's data directory hang: every write waits.
 
     Yield a function that returns True while the disk hangs.
 

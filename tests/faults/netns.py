@@ -1,4 +1,4 @@
-"""Members in their own network namespaces: the kernel cuts links, like a broken switch or cable.
+"""Members in their own network namespaces, where the kernel can cut links like a broken switch or cable.
 
 Each member has two interfaces. One is on a bridge that only the raft links use. The other one is on a bridge
 of the test, so that the test can reach a member whose raft links are cut. Needs root and iproute2.
@@ -28,7 +28,7 @@ _BRIDGES: Final = ("raft", "test")
 
 @dataclass(frozen=True, kw_only=True)
 class Namespaces:
-    """The network of a test: two bridges, and one namespace for each member, identified by its number.
+    """The network of a test: two bridges, and one namespace for each member, by the member's number.
 
     Attributes:
         tag: Prefix of all names. The interface that connects the test to its bridge also has this name.
@@ -54,11 +54,11 @@ class Namespaces:
     # -- faults
 
     def port_down(self, number: int) -> None:
-        """Set a member's port at the raft bridge down. The member's interface then loses its carrier."""
+        """Take down a member's port at the raft bridge, so that the member's interface loses its carrier."""
         ip(f"link set raft-{number} down", space=self.hub)
 
     def drop(self, sender: int, receiver: int) -> None:
-        """Drop all packets from one member to another, including acknowledgements."""
+        """Drop all packets from one member to another, including TCP acknowledgements."""
         ip(f"route add blackhole {self.raft_host(receiver)}/32", space=self.name(sender))
 
     def heal(self) -> None:
@@ -91,8 +91,8 @@ def _made(tag: str, size: int) -> Namespaces:
         *(f"link set {bridge} up" for bridge in _BRIDGES),
         f"link set {host} master test up",
         *(f"link set {bridge}-{number} master {bridge} up" for bridge, number in ports),
-        # Isolate the members' ports at the test's bridge. Through this bridge, members then reach only the
-        # test, and not each other.
+        # Isolate the members' ports at the test's bridge from each other. Through this bridge, members then
+        # reach only the test.
         *(f"link set test-{number} type bridge_slave isolated on" for number in range(size)),
         space=hub,
     )

@@ -1,4 +1,4 @@
-"""A network between members: every link goes through :mod:`routekeeper.bench.proxy`, which can cut it.
+"""A proxy between members that can cut every link (:mod:`routekeeper.bench.proxy`).
 
 A cut can affect one direction only. Members connect to the address in ``--peers``. The proxy listens at that
 address and passes bytes on to the member's ``--raft-listen``. The first frame names the connecting member, so
@@ -26,9 +26,10 @@ from .cluster import Cluster, make_members, running
 
 @dataclass
 class Recording:
-    """Bytes of one link in order. Each part is a pair: True if the connecting member sent it, and the bytes.
+    """The bytes of one link, in the order in which they passed.
 
-    The connecting member is the dialler; the other member is the acceptor.
+    Each part is a pair: a flag and the bytes. The flag is True if the member that opened the connection (the
+    dialler) sent the bytes. It is False if the other member (the acceptor) sent them.
     """
 
     dialler: str
@@ -40,12 +41,10 @@ class Recording:
 
 
 class Network:
-    """Links between members; the proxy runs in its own thread.
+    """The links between members. They go through a proxy, which runs in its own thread.
 
-    Args:
-        members: Two addresses of each member: the key is the address for other members, and the value is the
-            address that the member binds.
-        record: True to record all bytes.
+    Args: members: Two addresses of each member: the key is the address for other members, and the value is
+    the address that the member binds. record: True to record all bytes.
 
     Attributes:
         recordings: Bytes of each link, if ``record`` is set.
@@ -95,11 +94,11 @@ class Network:
         self._of[passage].parts.append((from_dialler, data))
 
     def cut(self, directions: Collection[Direction]) -> float:
-        """Cut the direction from the first to the second member of each pair; return the cut's instant."""
+        """Cut the direction from the first to the second member of each pair; return the instant."""
         return self._call(lambda: self._proxy.cut(directions))
 
     def cut_between(self, some: Collection[str], others: Collection[str]) -> float:
-        """Cut both directions of each link between two groups of members; return the cut's instant."""
+        """Cut both directions of each link between two groups of members; return the instant of the cut."""
         return self.cut(both_ways(some, others))
 
     def heal(self, *, reset: bool) -> float:
@@ -110,7 +109,7 @@ class Network:
         return self._call(lambda: self._proxy.heal(reset=reset))
 
     def inject(self, data: bytes) -> int:
-        """Send bytes into each link, to the member that accepted the connection, as an attacker could.
+        """Send bytes over each link to the member that accepted the connection, as an attacker could.
 
         Return the number of links.
         """

@@ -1,4 +1,9 @@
-"""A running group turns signatures on (``--acl all``), one member at a time, while its broker signs."""
+"""A running group starts to require signed requests (``--acl all``), member by member.
+
+The group must lose no route meanwhile.
+
+The broker in this test signs its requests from the start.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +65,7 @@ def broker(folder: Path, members: list[Member], keys: Path) -> Iterator[subproce
 
 
 class Asks:
-    """Requests to members. If a member was restarted, the client connects again."""
+    """A client that sends requests to members. If a member was restarted, the client connects again."""
 
     def __init__(self, client: BlockingClient) -> None:
         self._client = client
@@ -111,8 +116,8 @@ def test_group_goes_from_plain_to_signed_without_losing_its_broker(tmp_path: Pat
         asks = Asks(client)
         for member in members:
             wait_until(partial(asks.has_route, member, None), "the broker's route")
-        # Restart one member at a time. Meanwhile the other members serve, and the group keeps the broker's
-        # route.
+        # Restart one member at a time. Meanwhile, the other members serve clients, and the group keeps the
+        # broker's route.
         for number, member in enumerate(members):
             member.kill()
             member.reap()

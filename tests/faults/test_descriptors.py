@@ -1,4 +1,4 @@
-"""A nameserver that runs out of file descriptors.
+"""Tests of a nameserver that runs out of file descriptors.
 
 Connections of strangers cannot use up the descriptors that the nameserver needs for its files, and a
 nameserver without free descriptors keeps running.
@@ -107,7 +107,7 @@ def test_a_process_without_descriptors_goes_on_once_there_are_some(
         pid = member.process.pid
         with contextlib.closing(connected(member)) as connection:
             before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-            # The new limit is below the number of open files. These files stay open, but the process cannot
+            # The new limit is below the number of open files. The process keeps these files open but cannot
             # open others.
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))
             try:

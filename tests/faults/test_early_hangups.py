@@ -27,7 +27,7 @@ SERVERS: Final = {
     "mqbroker": ("--listen", "127.0.0.1:0", "--store", "data", "--name", "broker-a"),
 }
 MODULES: Final = {"mqnamesrv": "routekeeper.nameserver", "mqbroker": "routekeeper.broker"}
-#: A program that runs a server and sends itself SIGHUP at each module that the server imports.
+#: A program that runs a server and sends itself SIGHUP whenever the server imports a module.
 AT_EACH_IMPORT: Final = """
 import os, runpy, signal, sys
 name = sys.argv[1]
@@ -70,7 +70,10 @@ def ready(process: subprocess.Popen[str], folder: Path) -> str:
 
 
 def program_that_survives(process: subprocess.Popen[str]) -> str:
-    """Return the name of the program that a process runs now; an empty text if SIGHUP would kill it."""
+    """Return the name of the program that a process runs now.
+
+    Return an empty text if SIGHUP would kill the process.
+    """
     text = Path(f"/proc/{process.pid}/status").read_text()
     facts = dict(line.split(":\t") for line in text.splitlines() if ":\t" in line)
     heeded = int(facts["SigIgn"], 16) | int(facts["SigCgt"], 16)
@@ -95,7 +98,7 @@ PYTHONPATH='{ROOT}' exec '{sys.executable}' "$@"
 
 @contextlib.contextmanager
 def hangups(process: subprocess.Popen[str]) -> Iterator[None]:
-    """While the block runs, send SIGHUP :data:`SIGNALS_PER_S` times per second."""
+    """Send SIGHUP :data:`SIGNALS_PER_S` times per second while the block runs."""
     stop = threading.Event()
 
     def send() -> None:
@@ -144,18 +147,21 @@ def test_terminal_that_closes_ends_what_is_started_in_it(name: str, tmp_path: Pa
 
 
 def test_hangup_while_a_broker_ends_changes_nothing(tmp_path: Path) -> None:
-    # The nameserver never answers, so the broker's unregistration takes long and the broker ends late.
+    # The nameserver never answers, so the broker cannot unregister. The broker waits for the answer, and so
+    # it ends late.
     with socket.create_server(("127.0.0.1", 0)) as silent:
         words = ("-n", f"127.0.0.1:{silent.getsockname()[1]}", *SERVERS["mqbroker"])
         with started(tmp_path, sys.executable, "-m", MODULES["mqbroker"], *words) as process:
             ready(process, tmp_path)
             process.terminate()
             wait_until(lambda: "stopping" in (tmp_path / "log").read_text(), "the end has begun")
-            # Pause the broker: even on a slow machine, it must not end before it gets the signal.
+            # Pause the broker, because it must still run when it gets the signal. Without the pause, it could
+            # end before.
             process.send_signal(signal.SIGSTOP)
             assert process.poll() is None
-            # In the first second, any ending signal counts as a repeat of SIGTERM. A broker that wrongly took
-            # SIGHUP for an ending signal would then not show it.
+            # In the first second after SIGTERM, the broker ignores another signal to end, because it may be a
+            # repetition. Wait longer than this second: if the broker treated SIGHUP as a signal to end, it
+            # would then exit at once.
             time.sleep(1.1)
             process.send_signal(signal.SIGHUP)
             process.send_signal(signal.SIGCONT)

@@ -1,4 +1,7 @@
-"""HTTP of both servers: incomplete requests block no other client, and unread answers use limited memory."""
+"""HTTP clients that send incomplete requests or read no answers do not harm a nameserver or a broker.
+
+Incomplete requests block no other client. Answers that nobody reads use a limited amount of memory.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow]
 WAIT_S = 40.0
 HALF = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-More: "
 TOPICS = b"GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n"
-#: Names of topics. An answer with all names has 2 MB.
+#: Names of topics. An answer with all names has a size of 2 MB.
 NAMES = tuple(f"{number:0200d}" for number in range(10_000))
 READERS = 300
 #: Limit for the growth of the server's memory in MiB. Unread answers may use 128 MiB in the transport and 128

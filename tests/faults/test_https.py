@@ -1,4 +1,7 @@
-"""HTTPS at real nameservers and brokers: client certificates, renewed certificates, incomplete handshakes."""
+"""Tests of HTTPS at real nameservers and brokers.
+
+The tests cover client certificates, renewed certificates and incomplete handshakes.
+"""
 
 from __future__ import annotations
 

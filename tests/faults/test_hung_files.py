@@ -1,4 +1,4 @@
-"""A nameserver still serves, and can end, if the disk of its KV file or of its settings file hangs."""
+"""A nameserver still serves, and it can end, when the disk of its KV file or settings file hangs."""
 
 from __future__ import annotations
 

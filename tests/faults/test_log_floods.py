@@ -1,4 +1,4 @@
-"""Clients that cause many log events: the number of log lines is limited, but no audit line is left out."""
+"""The number of log lines is limited even if clients cause many log events, but no audit line is left out."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ class Log:
 
     @property
     def most(self) -> int:
-        """Return the maximum number of lines for one event: EVENT_LINES for each time window that began."""
+        """Return the maximum number of lines for one event.
+
+        It is EVENT_LINES for each time window that has begun.
+        """
         return EVENT_LINES * (1 + int(self.lasted_s / WINDOW_S))
 
     def count(self, event: str) -> int:

@@ -1,4 +1,4 @@
-"""Real nameservers whose group changes.
+"""Tests of groups of real nameservers whose members change.
 
 The tests add and remove members, move leadership, and restore a group that lost its quorum.
 """
@@ -36,17 +36,18 @@ TOKEN = "a-token-of-some-length"
 
 
 def _members(root: Path, size: int) -> list[Member]:
-    """Return members whose group may be administered over HTTP."""
+    """Return members that accept membership changes over HTTP."""
     token = root / "token"
     token.write_text(TOKEN)
     token.chmod(0o600)
-    # The election timeout is long: only requests of the test, and not a busy machine, may move leadership.
+    # The election timeout is long: only requests of the test may move leadership. A busy machine must not
+    # move it.
     arguments = ("--http-token-file", str(token), "--election-timeout-ms", "2000")
     return make_members(root, size=size, arguments=arguments)
 
 
 def _admin(member: Member, method: str, path: str, body: dict[str, Any] | bytes | None = None) -> Any:
-    """Send a request to one member; return the HTTP status and the JSON answer. An error also has both."""
+    """Send a request to one member; return the HTTP status and the JSON answer, even of an error."""
     data = json.dumps(body).encode() if isinstance(body, dict) else body
     kind = "application/json" if not isinstance(body, bytes) else "application/octet-stream"
     request = urllib.request.Request(
@@ -64,14 +65,14 @@ def _admin(member: Member, method: str, path: str, body: dict[str, Any] | bytes 
 
 
 def _done(cluster: Cluster, method: str, path: str, body: dict[str, Any] | bytes | None = None) -> Any:
-    """Make a change like an operator: ask the leader, and retry if the answer names a temporary problem."""
+    """Make a change like an operator: ask the leader, and retry if the problem is temporary."""
 
     def asked() -> Any:
         code, answer = _admin(cluster.leader(), method, path, body)
         retry = (
             code in (421, 503)
             or (code == 409 and "ask again" in answer["detail"])
-            # POST /members is safe to repeat: the second request continues the same change.
+            # POST /members may be repeated: the second request continues the same change.
             or (code == 504 and (method, path) == ("POST", "members"))
         )
         assert retry or code == 200, (code, answer)
@@ -114,7 +115,7 @@ class _Reader:
                 if code == 200 and "shared" in body["topics"]:
                     at = (at + step) % len(self._members)
                     break
-                if code != 0:  # the member runs, but it refuses the read
+                if code != 0:  # The member runs, but it refuses the read.
                     self.failed.append(f"member {member.number}: {code} {body!r}")
             else:
                 self.failed.append("no member answered")
@@ -163,7 +164,8 @@ def test_members_come_and_go_leadership_moves_and_nothing_acknowledged_is_lost(t
                 assert _admin(fourth, "GET", "status")[1]["cluster"] == name
                 writers.wait_for_load(founders)
 
-                # A follower that the group removes prints one line and ends. It refuses to start again.
+                # A follower that was removed from the group prints one line and ends. It refuses to start
+                # again.
                 leader = cluster.leader()
                 gone = next(member for member in founders if member is not leader)
                 _done(cluster, "DELETE", f"members/{gone.raft}")
@@ -178,8 +180,8 @@ def test_members_come_and_go_leadership_moves_and_nothing_acknowledged_is_lost(t
                 rest = [member for member in founders if member is not gone]
                 writers.wait_for_load(rest)
 
-                # Leadership moves to the member that the request names, even if this member is new. Members
-                # that do not lead refuse the request and name the leader.
+                # Leadership moves to the member that the request names, even if this member is new. A member
+                # that is not the leader refuses the request and names the leader.
                 assert _done(cluster, "POST", "transfer", {"to": fourth.raft}) == {"leader": fourth.raft}
                 assert cluster.leader() is fourth
                 wait_until(lambda: rest[0].status().get("leader") == fourth.raft, "the others know it")
@@ -194,7 +196,7 @@ def test_members_come_and_go_leadership_moves_and_nothing_acknowledged_is_lost(t
                     wait_until(lambda: reader.reads > 200, "enough was read")
                 assert reader.failed == []
 
-                # A leader that gets the request to remove itself first hands over leadership.
+                # If a leader is asked to remove itself, it first hands over leadership.
                 leader = cluster.leader()
                 code, problem = _admin(leader, "DELETE", f"members/{leader.raft}")
                 assert code == 421
@@ -206,7 +208,7 @@ def test_members_come_and_go_leadership_moves_and_nothing_acknowledged_is_lost(t
                 assert leader.process.wait(CONDITION_S) == 3, leader.log()
                 leader.reap()
                 cluster.members.remove(leader)
-                _join(cluster, leader)  # a removed member may come back with an empty disk
+                _join(cluster, leader)  # A removed member may join again with an empty disk.
                 _check(cluster, writers.stop())
         finally:
             Cluster([*founders, fourth]).stop()
@@ -232,11 +234,11 @@ def test_lost_quorum_is_made_good_from_the_survivors_data(tmp_path: Path) -> Non
         survivor.start()
         cluster.wait_ready()
         survivor.arguments = usual
-        # Restart without --force-new-cluster: the flag is for one start only.
+        # Restart without --force-new-cluster, because the flag is for one start only.
         _restart(cluster, survivor)
         _check(cluster, calls)
 
-        # A lost member that starts again with its old data does not belong to the new cluster. The survivor
+        # If a lost member starts again with its old data, it does not belong to the new cluster. The survivor
         # and the lost member must ignore each other.
         term, said = survivor.status()["term"], survivor.log_size()
         stranger = lost[0]

@@ -1,4 +1,4 @@
-"""Requests that are too large for the log or a raft link: the leader refuses them and stays the leader."""
+"""A leader refuses requests that are too large for the log or for a raft link, and stays the leader."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
 def numbers_that_grow() -> RemotingCommand:
     """Return a compressed registration of about 70 kB.
 
-    Its JSON has 50 MB without compression and would take 180 MB in the log.
+    Its JSON text has 50 MB, and the command in the log would take 180 MB.
     """
     info = b'{"topic":"t","bname":"b","currIdMap":[' + b",".join([b"1e15"] * 9_900_000) + b"]}"
     none, one = bytes(4), (1).to_bytes(4, "big")
@@ -51,7 +51,7 @@ def sized(part: bytes) -> bytes:
 def refused(cluster: Cluster) -> None:
     """Send the leader requests that it must refuse.
 
-    The leader stays the leader, and its links and its log do not change.
+    Check that the leader does not change, and that its links and its log stay as they were.
     """
     leader = cluster.leader()
     term, before = leader.status()["term"], cluster.wait_equal()
@@ -80,8 +80,8 @@ def refused(cluster: Cluster) -> None:
 
 
 def test_a_group_of_three_keeps_leader_and_links(tmp_path: Path) -> None:
-    # The election timeout is so long that a busy machine does not change the leader. So if the leader
-    # changes, the reason is that it accepted one of these requests.
+    # The election timeout is so long that a busy machine does not change the leader. If the leader changes
+    # nevertheless, it accepted one of these requests.
     members = make_members(tmp_path, arguments=("--election-timeout-ms", "4000"))
     with running(members) as cluster, BlockingClient() as client:
         register(client, cluster.leader(), registration("b", "127.0.0.1:10911", ("t",), counter=1))

@@ -1,4 +1,7 @@
-"""A real Prometheus scrapes a nameserver over HTTPS and a broker, and evaluates our rules and dashboards."""
+"""A real Prometheus reads the metrics of a nameserver (over HTTPS) and a broker.
+
+It evaluates our alert rules and dashboards.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,9 @@ pytestmark = [
 
 
 def configuration(folder: Path, nameserver: str, broker: str) -> Path:
-    """Write our Prometheus configuration for this test: these servers' addresses, HTTPS, and periods of 1 s.
+    """Write our Prometheus configuration, changed for this test.
 
-    Only the nameserver uses HTTPS.
+    It has the addresses of the test's servers, HTTPS for the nameserver only, and periods of 1 s.
     """
     text = (PROMETHEUS / "prometheus.yml").read_text()
     text = re.sub(r"\b(10|5)s\b", "1s", text)
@@ -112,8 +115,8 @@ def test_prometheus_scrapes_over_https_and_answers_the_queries_of_dashboards_and
             found = answers()
             return None not in found.values() and sum(bool(each["result"]) for each in found.values()) > 15
 
-        # Wait until the queries have data: rates need two scrapes. Most alerts have no data, because nothing
-        # is wrong.
+        # Wait until the queries have data, because rates need two scrapes. Most alerts have no data, because
+        # nothing is wrong.
         wait_until(with_data, "every query is answered, many with data", every_s=1.0)
         kinds = ask(api, "query", query="count(mqbroker_connections_by_kind)")["result"]
         assert kinds[0]["value"][1] == "4"

@@ -1,4 +1,4 @@
-"""Real nameservers in raft mode, while members are killed, paused or stopped.
+"""Tests of a group of real nameservers in which members are killed, paused or stopped.
 
 test_raft_cycles.py repeats such faults many times.
 """
@@ -77,7 +77,8 @@ def test_a_registration_that_comes_late_takes_no_member_back(cluster: Cluster) -
         registration("broker-a", "10.0.0.1:10911", ("T", "U"), counter=counter, queues=queues)
         for counter, queues in ((1, 4), (2, 8))
     )
-    # The client keeps one connection to each member open: a group evicts a broker that has no connection.
+    # The client keeps a connection to each member open, because the group evicts a broker that has no
+    # connection.
     with BlockingClient() as client:
         for member in cluster.members:
             register(client, member, old)
@@ -86,7 +87,7 @@ def test_a_registration_that_comes_late_takes_no_member_back(cluster: Cluster) -
         cluster.wait_equal()
         for member in (first, second, third):
             for topic in ("T", "U"):
-                # Stale reads succeed even during an election.
+                # Stale reads must succeed even during an election.
                 code, body = member.get(f"/v1/topics/{topic}/route?consistency=stale")
                 assert (code, route_value(body, "broker-a")) == (200, 8)
 
@@ -116,7 +117,7 @@ def test_minority_fails_writes_in_time_refuses_default_reads_and_serves_stale_on
         assert last.get("/readyz")[0] == 503
         assert last.get("/v1/topics/T/route?consistency=stale")[0] == 200
         # RocketMQ's protocol has no field for stale reads, so a setting of the nameserver allows them. A
-        # nameserver changes its own settings without a quorum.
+        # nameserver can change this setting without a quorum.
         change = RemotingCommand.request(RequestCode.UPDATE_NAMESRV_CONFIG, {}, body=b"routeFreshness=stale")
         assert client.invoke(last.listen, change).code == ResponseCode.SUCCESS
         assert client.invoke(last.listen, route_query("T")).code == ResponseCode.SUCCESS
@@ -169,7 +170,7 @@ def test_killed_broker_is_gone_on_all_members_within_a_second(cluster: Cluster) 
             member.wait_topics(set(), consistency="stale")
         seconds = elapsed(killed_at)
         # If the term changed, there was an election, because the machine was busy. Without a leader, the
-        # group cannot evict the broker, so such a try does not count.
+        # group cannot evict the broker, so this attempt does not count.
         if terms_of(cluster) == terms:
             gone_after.append(seconds)
     print("broker killed to gone on all members, s:", [round(seconds, 3) for seconds in gone_after])
@@ -186,8 +187,8 @@ def test_broker_whose_link_to_one_nameserver_breaks_stays(cluster: Cluster) -> N
             register(broker, member, registration("broker-a", "10.0.0.1:10911", ("T", "U"), counter=1))
             register(other, member, registration("broker-b", "10.0.0.2:10911", ("V", "W"), counter=1))
         broker.disconnect(cluster.members[0].listen)
-        # broker-b now loses all its connections and is evicted. broker-a lost one connection before, so when
-        # broker-b is evicted, the leader has already decided about broker-a.
+        # broker-b now loses all its connections and is evicted. broker-a lost one of its connections earlier.
+        # So when broker-b is evicted, the leader has already decided to keep broker-a listed.
         other.close()
         for member in cluster.members:
             member.wait_topics({"T", "U"})
@@ -227,8 +228,8 @@ def test_paused_leader_neither_stops_the_others_nor_answers_from_the_past(cluste
                 assert elapsed(paused_at) < 5.0
                 for member in others:
                     member.wait_topics({"U"})
-                # The request waits in the socket buffer of the paused process. It is the first input that the
-                # process reads after the pause.
+                # The request waits in the socket's buffer of the paused process. It is the first input that
+                # the process reads after the pause.
                 line.sendall(route_query("T").encode())
             finally:
                 leader.signal(signal.SIGCONT)

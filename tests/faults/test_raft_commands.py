@@ -1,4 +1,7 @@
-"""Every member can read the acknowledged commands in its log; a member that cannot apply a command stops."""
+"""Every member can read the commands that it acknowledged.
+
+A member that cannot apply a command stops.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +49,10 @@ del sys.argv[1]
 
 
 def test_what_a_group_of_one_acknowledges_it_reads_at_its_next_start(tmp_path: Path) -> None:
-    """Text that repeats is small in the compressed log and large when a member reads it.
+    """The writer refuses each command that the reader would refuse.
 
-    So both the writer and the reader limit the compressed and the decompressed size. The writer must refuse
-    each command that the reader would refuse.
+    Repetitive text is small in the compressed log and large when a member reads it. So the writer and the
+    reader both limit the compressed size and the decompressed size.
     """
     member = altered(make_members(tmp_path, size=1)[0], SMALL_COMMANDS)
     with running([member]) as cluster, BlockingClient() as client:

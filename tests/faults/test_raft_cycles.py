@@ -1,7 +1,8 @@
-"""Repeat one fault under load at all members: no acknowledged change is lost, and no call hangs.
+"""Faults that are repeated under load lose no acknowledged change and let no call hang.
 
-``RAFT_FAULT_CYCLES`` is the number of repetitions (default: a few). ``RAFT_FAULT_PAUSE_S`` is the duration of
-a leader's pause in seconds (default: 3). Each test prints its figures.
+Each test repeats one kind of fault, while clients send to all members. ``RAFT_FAULT_CYCLES`` is the number of
+repetitions (default: a few). ``RAFT_FAULT_PAUSE_S`` is the duration of a leader's pause in seconds (default:
+3). Each test prints its figures.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def report(what: str, seconds: list[float]) -> None:
 def test_killed_leader_loses_no_acknowledged_registration(cluster: Cluster) -> None:
     took: list[float] = []
     with Writers(cluster) as writers, Registers(cluster) as registers:
-        # Split votes make some elections longer. If the median of the first cycles is too long, run up to six
-        # more cycles; the median of all cycles must then be short enough.
+        # A split vote makes an election longer. If the median of the first cycles is above the limit, run up
+        # to six more cycles. Then the median of all cycles must be below the limit.
         while len(took) < cycles(3) or (statistics.median(took) >= AT_ONCE_S and len(took) < cycles(3) + 6):
             writers.wait_for_load(cluster.members)
             leader = cluster.leader()
@@ -53,7 +54,8 @@ def test_killed_leader_loses_no_acknowledged_registration(cluster: Cluster) -> N
         print(registers.check(promise_s=ELECTION_TIMEOUT_S))
         print(writers.check())
     report("leader killed to next acknowledged registration", took)
-    # A second election would take longer than this limit. On an idle machine, the median is about 0.1 s.
+    # If each leader's failure caused a second election, the median would be above this limit. On an idle
+    # machine, the median is about 0.1 s.
     assert statistics.median(took) < AT_ONCE_S
 
 
@@ -107,15 +109,16 @@ def test_cut_links_lose_no_acknowledged_registration(tmp_path: Path) -> None:
         Registers(cluster) as registers,
     ):
         for cycle in range(cycles(1)):
-            # Every fifth cut is long, and every third cut ends with a reset. In each cycle, other kinds of
-            # cuts are long or end with a reset.
+            # Every fifth cut is long, and every third cut ends with a reset of the links. The count starts at
+            # another number in each cycle. So each kind of cut is sometimes long and sometimes ends with a
+            # reset.
             for turn, cut in enumerate(CUTS, start=cycle):
                 writers.wait_for_load(cluster.members)
                 served = make_cut(cluster, network, cut, rng)
                 begun = time.monotonic()
                 if served:
                     took[cut].append(writers.wait_for_progress(served, since=begun))
-                # After 1 s, members notice that they are cut off. After 5.5 s, they have also closed their
+                # Members notice after 1 s that they are cut off. After 5.5 s, they have also closed their
                 # links.
                 hold(begun + (5.5 if turn % 5 == 4 else 1.0))
                 network.heal(reset=turn % 3 == 2)
@@ -130,7 +133,10 @@ def test_cut_links_lose_no_acknowledged_registration(tmp_path: Path) -> None:
 
 
 def make_cut(cluster: Cluster, network: Network, cut: str, rng: random.Random) -> list[Member]:
-    """Cut links as ``cut`` says; return the members that must acknowledge registrations nevertheless."""
+    """Cut the links that ``cut`` names.
+
+    Return the members that must acknowledge registrations despite the cut.
+    """
     leader = cluster.leader()
     others = cluster.others(leader)
     names = [member.raft for member in others]
@@ -190,7 +196,10 @@ def test_links_cut_by_the_kernel_lose_no_acknowledged_registration(tmp_path: Pat
 
 
 def make_kernel_cut(cluster: Cluster, spaces: Namespaces, cut: str) -> list[Member]:
-    """Cut links in the kernel as ``cut`` says; return the members that must acknowledge registrations."""
+    """Cut the links that ``cut`` names in the kernel.
+
+    Return the members that must acknowledge registrations despite the cut.
+    """
     leader = cluster.leader()
     others = cluster.others(leader)
     match cut:

@@ -1,4 +1,4 @@
-"""One member's disk is full or hangs, while all members are under load.
+"""A full or hung disk of one member loses no acknowledged registration, while all members are under load.
 
 ``RAFT_FAULT_CYCLES`` is the number of repetitions (default: a few).
 """
@@ -32,10 +32,11 @@ ELECTION_TIMEOUT_S = ELECTION_TIMEOUT_MS / 1000
 pytestmark = [pytest.mark.faults, pytest.mark.one_core, pytest.mark.timeout(300 + 90 * cycles(0))]
 
 
-#: Seconds after which a frozen disk answers again if the test does not end the freeze.
+#: Seconds after which a frozen disk answers again, even if the test has not ended the freeze.
 FROZEN_S = 20.0
-#: Settings of ``--durability``. Both are tested because ``fsync`` works differently: the end of the journal's
-#: last segment is filled with zeros, and the event loop sometimes waits until a write is on the disk.
+#: Settings of ``--durability``. Both need a test, because ``fsync`` works differently. It fills the end of
+#: the journal's last segment with zeros, and it sometimes lets the event loop wait until a write is on the
+#: disk.
 DURABILITIES = pytest.mark.parametrize("durability", ["journal", "fsync"])
 
 
@@ -73,8 +74,9 @@ def fill_again_and_again(cluster: Cluster, full: Callable[[Member], AbstractCont
                 hold(full_at + 1.5)
                 writers.wait_for_progress(cluster.others(member))
                 assert member.get("/v1/topics?consistency=stale")[0] == 200
-            # The member notices only at its next check that its disk has space again. Until then, it
-            # acknowledges entries that the other members have.
+            # Wait until the member has noticed that its disk has space again. An acknowledgement does not
+            # prove that, because the member also acknowledges entries that only the other members have
+            # stored.
             wait_for_line(member, "journal has room again", said)
             writers.wait_for_progress(cluster.members)
             cluster.wait_ready()
@@ -96,8 +98,8 @@ def test_disk_that_stands_still_loses_no_acknowledged_registration(tmp_path: Pat
         for cycle in range(cycles(1)):
             writers.wait_for_load(cluster.members)
             leader = cluster.leader()
-            # If there is only one cycle, the leader's disk hangs with one durability and a follower's disk
-            # with the other durability.
+            # Even a run of only one cycle tests both roles: with one durability the leader's disk hangs, and
+            # with the other durability a follower's disk hangs.
             hits_leader = (cycle + 2 * (durability == "fsync")) % 3 < 2
             member = leader if hits_leader else rng.choice(cluster.others(leader))
             with frozen(member, longest_s=FROZEN_S) as is_frozen:

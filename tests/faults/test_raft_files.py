@@ -1,7 +1,7 @@
-"""Real members with damaged data directories.
+"""Tests of real members that start with damaged data directories.
 
-Journals end in the middle of a frame or have a wrong byte. Directories are empty, in use, or belong to
-another member.
+Some journals end in the middle of a frame or have a wrong byte. Some directories are empty, in use, or belong
+to another member.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SAYS_WHAT_TO_DO = "restore it, or empty this member's data directory while the o
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Run three members that accept changes of the group over HTTP."""
+    """Run three members that accept membership changes over HTTP."""
     token = tmp_path / "token"
     token.write_text(TOKEN)
     token.chmod(0o600)
@@ -64,7 +64,10 @@ def _says_that_its_tail_was_torn(member: Member) -> bool:
 
 
 def test_torn_journals_of_all_lose_nothing_acknowledged(cluster: Cluster) -> None:
-    """A kill in the middle of a write leaves an incomplete frame, which no member has acknowledged."""
+    """A kill during a write leaves an incomplete frame.
+
+    No member has acknowledged the entry in this frame.
+    """
     with Writers(cluster) as writers:
         writers.wait_for_load(cluster.members)
         for member in cluster.members:
@@ -90,7 +93,7 @@ def test_damaged_journal_is_refused_until_the_directory_is_emptied(cluster: Clus
         whole = bytearray(member.journal.read_bytes())
         whole[len(whole) // 3] ^= 1
         member.journal.write_bytes(whole)
-        # The second start must refuse, too: only the operator may repair the journal.
+        # The second start must refuse the journal, too, because only the operator may repair it.
         for _ in range(2):
             said = member.refuse_to_start()
             assert str(member.journal) in said
@@ -234,7 +237,7 @@ def test_all_disks_wiped_but_one_found_no_empty_cluster_beside_it(cluster: Clust
 
 
 def change(member: Member, path: str, body: dict[str, str] | None = None) -> Any:
-    """Request a change of the group; return the answer, or None if the member refuses the change for now.
+    """Request a membership change; return the answer, or None if the member refuses the change for now.
 
     A member refuses changes while there is no leader or while another change is under way.
     """

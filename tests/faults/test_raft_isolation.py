@@ -1,4 +1,4 @@
-"""A leader and a follower, both cut off from the majority, refuse requests in time.
+"""A leader and a follower that are cut off from the majority together must refuse requests in time.
 
 ``RAFT_FAULT_CYCLES`` is the number of repetitions (default: a few).
 """
@@ -31,9 +31,9 @@ pytestmark = [pytest.mark.faults, pytest.mark.alone, pytest.mark.timeout(300 + 9
 
 
 class Probe:
-    """Sends one request to one member again and again.
+    """A client that sends the same request to one member again and again.
 
-    Records the instants at which the granted and the refused requests were sent.
+    It records when it sent the granted and the refused requests.
     """
 
     def __init__(self, member: Member, what: str) -> None:
@@ -72,8 +72,8 @@ class Probe:
             case "change":
                 return lambda: self._change(client)
             case "no change":
-                # The registration is always the same. A member that is in contact with a leader answers such
-                # a registration without a log entry (rule 3 in docs/raft-rules.md).
+                # Repeat the same registration. A member that is in contact with a leader answers a repeated
+                # registration without a log entry (rule 3 in docs/raft-rules.md).
                 same = registration(f"same-{number}", f"10.3.0.{number}:10911", ("S", "shared"), counter=1)
                 return lambda: ask(client, addr, same) == "applied"
             case "read":

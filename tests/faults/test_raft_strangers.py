@@ -1,4 +1,4 @@
-"""Attacks on the raft ports of members that share a secret: nothing can be changed, read or crashed.
+"""Attackers at the raft ports of members that share a secret can change, read or crash nothing.
 
 The attackers know everything except the secret: the members' addresses, the format, and all bytes that passed
 between members.
@@ -32,17 +32,17 @@ from .proxy import Network, Recording, running_behind_proxy
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
 MIB = 1 << 20
-#: Size in bytes of an acceptor's answer to a peer that sends a member's first frame: a u32 size and a random
-#: number of 32 bytes.
+#: Size in bytes of an acceptor's answer to a peer that sends the first frame of a member. It is a u32 size
+#: and a random number of 32 bytes.
 CHALLENGE_SIZE = 4 + 32
 ELECTION_S = 4.0
-#: Seconds within which a linked follower receives a message from its leader.
+#: A linked follower receives at least one message from its leader in this time, in seconds.
 HEARTBEAT_S = 1.0
 
 
 @dataclass
 class Site:
-    """A group of members, and recordings of its links, as an attacker could make them."""
+    """A group of members, and recordings of the group's links, as an attacker could make them."""
 
     cluster: Cluster
     network: Network
@@ -57,7 +57,7 @@ class Site:
     def linked_again(self) -> Iterator[None]:
         """Run the block, then wait until all members are linked.
 
-        :attr:`longest_s` gets the longest time that this took so far.
+        If the block and the wait took longer than ever before, set :attr:`longest_s` to their duration.
         """
         begun = time.monotonic()
         yield
@@ -67,17 +67,18 @@ class Site:
         assert elapsed(begun) < 10.0
 
     def leads_undisturbed(self, since: list[int]) -> bool:
-        """Return True if nothing allowed the group to change its leader.
+        """Return True if the group had no valid reason to change its leader.
 
-        A leader whose disk hangs steps down, and long cuts cause elections. So no disk may have hung since
-        the members' logs had the sizes ``since``, and the cuts must have been short.
+        There are two valid reasons: a leader whose disk hangs steps down, and a long cut causes an election.
+        So no disk may have hung since the members' logs had the sizes ``since``, and all cuts must have been
+        short.
         """
         logs = zip(self.cluster.members, since, strict=True)
         is_stalled = any("journal stalls" in member.log(size) for member, size in logs)
         return not is_stalled and self.longest_s < ELECTION_S - HEARTBEAT_S
 
     def address(self, member: Member) -> tuple[str, int]:
-        """Return the address at which the member itself accepts raft links, without the proxy."""
+        """Return the address at which the member accepts raft links directly, not through the proxy."""
         return split(self.network.listens[member.raft])
 
     def by_name(self, raft: str) -> Member:
@@ -91,8 +92,8 @@ def running_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     secret.write_text(os.urandom(32).hex())
     settings = root / "namesrv.properties"
     settings.write_text("serverChannelMaxIdleTimeSeconds=3600\n")
-    # The election timeout and the leases are long: elections and evictions must not affect these tests,
-    # however busy the machine is.
+    # The election timeout and the leases are long. So no election or eviction affects these tests, even on a
+    # busy machine.
     arguments = (
         "--raft-secret-file",
         str(secret),
@@ -106,15 +107,15 @@ def running_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         Writers(cluster, lease_ms=3_600_000) as writers,
     ):
         writers.wait_for_load(cluster.members)
-        # End every link once. The recordings of the new links then contain everything from the first byte on,
-        # and entries of the log.
+        # End every link once. The recordings of the new links then contain all bytes from the first byte on,
+        # including log entries.
         network.cut_between(*2 * [[member.raft for member in cluster.members]])
         network.heal(reset=True)
         writers.wait_for_load(cluster.members)
         writers.stop()
         cluster.wait_equal()
-        # Between two followers, only about one heartbeat per second passes, so recordings of their link take
-        # longer.
+        # Two followers exchange only about one heartbeat per second, so their link needs more time for a
+        # useful recording.
         wait_until(
             lambda: len({frozenset((r.dialler, r.acceptor)) for r in useful(network)}) == 3,
             "each link is recorded, whichever of its two members dialled",
@@ -134,7 +135,7 @@ def useful(network: Network) -> list[Recording]:
 
 @pytest.fixture
 def site(running_site: Site) -> Iterator[Site]:
-    """Yield the group. After the test, check that the group's state is unchanged and its members work."""
+    """Yield the group. After the test, check that its state is unchanged and that its members work."""
     cluster = running_site.cluster
     cluster.wait_ready()
     running_site.longest_s = 0.0
@@ -156,7 +157,7 @@ def site(running_site: Site) -> Iterator[Site]:
 
 
 def snapshot(cluster: Cluster) -> list[tuple[object, ...]]:
-    """Return what an attacker could have changed in each member: state, term, role and leader."""
+    """Return each member's values that an attack could have changed: state, term, role and leader."""
     found: list[tuple[object, ...]] = []
     for member in cluster.members:
         status, (_, digest) = member.status(), member.get("/v1/digest")
@@ -172,7 +173,9 @@ def rss(member: Member) -> int:
 
 
 def send(address: tuple[str, int], *parts: bytes, patience_s: float = 0.0) -> bytes:
-    """Send parts until the peer stops accepting them; return everything that the peer sent before it closed.
+    """Send the parts until the peer stops accepting them.
+
+    Return all bytes that the peer sent before it closed the connection.
 
     Args:
         patience_s: Seconds to wait for an answer before each part except the first.
@@ -212,7 +215,10 @@ def framed(data: bytes) -> bytes:
 
 
 def frames(data: bytes) -> list[bytes]:
-    """Split the bytes of one direction into frames with size fields. The last frame may be incomplete."""
+    """Split the bytes of one direction into frames.
+
+    Each frame begins with its size. The last frame may be incomplete.
+    """
     found = []
     while len(data) >= 4:
         end = 4 + struct.unpack_from(">I", data)[0]
@@ -292,7 +298,8 @@ def test_floods_keep_no_member_out_and_cost_bounded_memory(site: Site) -> None:
                     case 2:
                         link.sendall(framed(b"A" * 1024) * 1024)
                     case _:
-                        # Send nothing, but occupy one of the connections that the member allows.
+                        # Send nothing. The open connection only occupies one of the connections that the
+                        # member allows.
                         link.recv(1)
                 sent[0] += 1
 
@@ -322,7 +329,7 @@ def test_recorded_sessions_open_nothing_whole_or_in_part(site: Site) -> None:
         pieces = frames(there)
         assert len(send(site.address(acceptor), there)) <= CHALLENGE_SIZE
         assert len(send(site.address(acceptor), *pieces[:20], patience_s=0.2)) <= CHALLENGE_SIZE
-        # Send random slices of the frames, so that the frames before each slice are missing.
+        # Send random slices of the frames. So the frames before each slice are missing.
         for _ in range(10):
             start, end = sorted(rng.sample(range(len(pieces)), 2))
             heard = send(site.address(acceptor), pieces[0], *pieces[start:end])
@@ -330,7 +337,7 @@ def test_recorded_sessions_open_nothing_whole_or_in_part(site: Site) -> None:
             assert send(site.address(acceptor), b"".join(pieces[max(1, start) : end])) == b""
             cut = rng.randrange(len(there))
             assert len(send(site.address(acceptor), there[:cut])) <= CHALLENGE_SIZE
-        # Mirror attack: send the bytes of each member back to this member.
+        # Mirror attack: send the bytes of each member back to the same member.
         assert send(site.address(acceptor), back) == b""
         dialler = site.by_name(recording.dialler)
         assert send(site.address(dialler), there) == b"", "its own hello names another receiver"
@@ -338,7 +345,10 @@ def test_recorded_sessions_open_nothing_whole_or_in_part(site: Site) -> None:
 
 
 def test_what_a_member_says_is_of_no_use_when_sent_back_to_it(site: Site) -> None:
-    """Send a first frame to a member, then send all bytes of the member's answers back to the member."""
+    """A member's own answers must be of no use to an attacker.
+
+    The test sends a first frame to a member, then sends all bytes of the member's answers back to it.
+    """
     member, sender, _ = site.cluster.members
     with socket.create_connection(site.address(member), timeout=CONDITION_S) as link:
         link.sendall(hello(site, sender, member))
@@ -356,8 +366,8 @@ def test_frames_put_into_a_live_session_end_it_and_change_nothing(site: Site) ->
     for recording in site.recordings:
         pieces = frames(recording.sent_by(dialler=True))
         for data in (pieces[-2], pieces[len(pieces) // 2], framed(os.urandom(100)), pieces[0]):
-            # Count the links by their recordings. The log cannot be used: it limits the number of lines about
-            # a peer that links often.
+            # Count the links by their recordings, not by the log. The log limits the number of lines about a
+            # peer that links often.
             links = len(site.network.recordings)
             with site.linked_again():
                 assert site.network.inject(data) > 0
@@ -371,7 +381,10 @@ def test_frames_put_into_a_live_session_end_it_and_change_nothing(site: Site) ->
 
 
 def test_stranger_in_a_member_s_place_learns_no_entry_and_is_not_followed(site: Site) -> None:
-    """An attacker listens at the address of a dead member and replays the recorded answers of this member."""
+    """An attacker in the place of a dead member learns no log entry and is not followed.
+
+    It listens at the dead member's address and replays the member's recorded answers.
+    """
     acceptors = {recording.acceptor for recording in site.recordings}
     absent = next(m for m in site.cluster.others(site.cluster.leader()) if m.raft in acceptors)
     recording = next(r for r in site.recordings if r.acceptor == absent.raft)
@@ -387,8 +400,8 @@ def test_stranger_in_a_member_s_place_learns_no_entry_and_is_not_followed(site: 
             with link:
                 link.settimeout(CONDITION_S)
                 said = b""
-                # The attacker may accept the connection late. The connecting member may then have closed the
-                # connection already.
+                # The attacker may accept the connection late, when the connecting member has already closed
+                # it.
                 with contextlib.suppress(ConnectionError):
                     said = link.recv(65536)
                 if not said:
@@ -402,8 +415,8 @@ def test_stranger_in_a_member_s_place_learns_no_entry_and_is_not_followed(site: 
                         link.settimeout(CONDITION_S)
                 heard.append(said)
     for said in heard:
-        # The member may send its first frame and the proof for this one challenge. It must send no entry and
-        # no state.
+        # The member may send its first frame, and its proof for this one challenge. It must send no log entry
+        # and no state.
         assert len(frames(said)) <= 2, frames(said)
         assert b"broker-" not in said
     others = site.cluster.others(absent)

@@ -1,4 +1,4 @@
-"""Many registrations of strangers that wait in the server use little memory and do not delay other hosts."""
+"""Many waiting registrations of strangers use little memory in a server and do not delay other hosts."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["process", "server"]
 
 pytestmark = pytest.mark.faults
 
-#: Bytes of the largest body that a server reads without a permission for large frames (a "place", see
-#: remoting/transport/intake.py).
+#: Size in bytes of the largest body that a server reads without a permission for large frames. In
+#: remoting/transport/intake.py, such a permission is called a "place".
 BODY_MAX = 65_000
 CONNECTIONS, FRAMES, ROUNDS = 8, 4_096, 2
-#: If the server reads nothing for this time (s), the test assumes that it will read nothing more. With a
-#: shorter time, the attack would send less.
+#: If the server reads nothing for this time (s), the test assumes that it will read nothing more. A shorter
+#: time would end the attack too early.
 STALLED_S = 0.5
 
 
 def costly(seed: int) -> bytes:
-    """Return a registration of many short names that fills a frame of 65,000 bytes."""
+    """Return a registration of many short names. It fills a frame of 65,000 bytes."""
     names = random.Random(seed)
     topics = [f"{names.randrange(16**7):07x}" for _ in range(12_000)]
     body = body_of(topics, counter=seed, compressed=True)
@@ -38,7 +38,10 @@ def costly(seed: int) -> bytes:
 
 
 def flood(server: Server, data: bytes) -> int:
-    """Send as much as the server reads on several connections, close them, and return the number of bytes."""
+    """Send as much as the server reads on several connections, then close them.
+
+    Return the number of bytes that were sent.
+    """
     sent = 0
     with selectors.DefaultSelector() as selector:
         for _ in range(CONNECTIONS):
@@ -102,7 +105,10 @@ class Flood:
 
 @pytest.mark.one_core
 def test_other_hosts_register_beside_a_host_with_many_connections(server: Server) -> None:
-    """The test counts registrations instead of seconds, because a slow machine needs longer for each.
+    """While one host floods the server over 200 connections, another host can register.
+
+    The test counts registrations instead of seconds, because a slow machine needs more seconds for each
+    registration.
 
     The server serves hosts in turn: after one registration from the strangers' host, it handles one from the
     bystander's host. If it served connections in turn, the bystander would wait for one registration of each

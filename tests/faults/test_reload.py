@@ -1,4 +1,7 @@
-"""At SIGHUP both servers read settings and files again. They change nothing else and reopen no port."""
+"""At SIGHUP, a nameserver or a broker reads its settings and files again.
+
+It changes nothing else and reopens no port.
+"""
 
 from __future__ import annotations
 

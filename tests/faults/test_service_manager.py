@@ -1,6 +1,6 @@
-"""Both servers notify systemd when they are ready, while their event loops run, and when they stop.
+"""The nameserver and the broker report to systemd, and systemd accepts their unit files.
 
-systemd accepts the unit files.
+They report that they are ready, that their event loops still run, and that they stop.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def test_watchdog_of_a_microsecond_gets_at_most_a_hundred_messages_a_second(tmp_
         Manager(str(tmp_path / "notify")) as manager,
         started("mqnamesrv", tmp_path, str(tmp_path / "notify"), WATCHDOG_USEC="1"),
     ):
-        # Start the clock before the first message. Messages wait in the socket if a busy machine delays the
-        # test, so a clock that starts later would measure too little time.
+        # Read the clock before the wait for the first message. On a busy machine, messages may already wait
+        # in the socket. A time that begins after the first message would be too short.
         began = time.monotonic()
         manager.wait_for("READY=1")
         for _ in range(300):
@@ -149,7 +149,7 @@ def test_service_manager_that_is_away_stops_no_server(tmp_path: Path) -> None:
     with started("mqnamesrv", tmp_path, str(tmp_path / "nobody"), WATCHDOG_USEC="100000") as server:
         assert server.stdout is not None
         assert "ready" in server.stdout.readline()
-        # Meanwhile, the server tries to send five watchdog messages. All of them fail.
+        # In this time, the server tries to send five watchdog messages, and all of them fail.
         time.sleep(0.5)
         server.send_signal(signal.SIGTERM)
         _, said = server.communicate(timeout=ANSWER_S)
@@ -173,8 +173,8 @@ def test_systemd_takes_the_unit(unit: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_systemd_finds_little_that_the_unit_leaves_open(unit: Path) -> None:
     found = subprocess.run(
-        # systemd-analyze rates a unit's exposure from 0 to 10; 10 means no confinement. Threshold 13 means at
-        # most 1.3.
+        # systemd-analyze rates how much of the system a unit can reach, from 0 to 10 (no confinement).
+        # Threshold 13 means that the rating may be at most 1.3.
         ["systemd-analyze", "security", "--offline=true", "--threshold=13", "--no-pager", unit],
         capture_output=True,
         text=True,

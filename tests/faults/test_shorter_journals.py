@@ -1,4 +1,7 @@
-"""A member's journal lost its end, and the only other member that has all lost entries is not running."""
+"""A group must not lose an acknowledged value if one member's journal lost its end.
+
+The only other member that has all the lost entries is not running.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,13 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.one_core, pytest
 
 NAMESPACE = "kept"
 VALUES = {f"key-{number}": f"value-{number}" for number in range(60)}
-#: Three times the longest election timeout, in seconds. A group that can elect a leader has a leader by then.
+#: Three times the longest election timeout, in seconds. In this time, a group that can elect a leader has
+#: elected it.
 ELECTION_S = 3.0
 
 
 def put_values(member: Member) -> None:
-    """Write all values at one member and wait for the acknowledgement of each value."""
+    """Write all values at one member, one after another. Wait for the acknowledgement of each value."""
     with BlockingClient() as client:
         for key, value in VALUES.items():
             fields = {"namespace": NAMESPACE, "key": key, "value": value}
@@ -50,7 +54,10 @@ def cut_to_a_third(member: Member) -> None:
 
 
 def served(members: list[Member]) -> dict[str, str] | None:
-    """Return the values of the first default read that succeeds within ELECTION_S; None if none succeeds."""
+    """Return the values from the first default read that succeeds.
+
+    Return None if no read succeeds within ELECTION_S.
+    """
     deadline = time.monotonic() + ELECTION_S
     while time.monotonic() < deadline:
         for member in members:
@@ -64,7 +71,10 @@ def served(members: list[Member]) -> dict[str, str] | None:
 def test_no_acknowledged_value_is_missing_after_a_journal_was_cut_to_a_third(
     tmp_path: Path, durability: str, how: signal.Signals
 ) -> None:
-    """One member was down, a second one lost two thirds of its journal, and only the third has all values."""
+    """Only the third member has all values.
+
+    The first member was down during the writes. The second member lost two thirds of its journal.
+    """
     with running(make_members(tmp_path, arguments=("--durability", durability))) as cluster:
         away = cluster.others(cluster.leader())[0]
         stop(away, signal.SIGTERM)

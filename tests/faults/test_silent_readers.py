@@ -1,4 +1,4 @@
-"""Peers that send requests and never read the answers must not fill a nameserver's memory."""
+"""If peers send requests but never read, the answers must not fill a nameserver's memory."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def peak_bytes(pid: int) -> int:
 
 
 def register(client: BlockingClient, addr: str) -> None:
-    """Register one topic at so many brokers that its route takes 50 kB."""
+    """Register one topic at many brokers, so that the route of the topic takes 50 kB."""
     for number in range(BROKERS):
         request = registration(f"{number:03d}-{'b' * 60}", f"10.0.0.1:{1000 + number}", ("T",))
         assert client.invoke(addr, request, timeout_s=30).code == 0
 
 
 def test_forty_that_never_read_hold_little_together(tmp_path: Path) -> None:
-    """If a nameserver prepared many long answers for each peer at once, it would need 110 MiB in all."""
+    """If a nameserver prepared many long answers for each peer at once, they would take 110 MiB."""
     with (
         nameserver(tmp_path) as (addr, pid),
         BlockingClient() as client,

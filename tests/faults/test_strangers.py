@@ -1,4 +1,4 @@
-"""Strangers' input must not stop, fill or corrupt a running nameserver.
+"""Strangers' input must not stop a running nameserver, fill its memory or corrupt its state.
 
 The tests cover the port of RocketMQ's protocol, the raft port and HTTP.
 """
@@ -56,7 +56,7 @@ class Server:
         return rss
 
     def forget_peak(self) -> None:
-        """Reset the peak memory to the present memory, so that :meth:`peak` starts again."""
+        """Reset the peak memory to the present memory. Then :meth:`peak` starts again."""
         Path(f"/proc/{self.child.pid}/clear_refs").write_text("5")
 
     def peak(self) -> int:
@@ -94,7 +94,7 @@ def read_answer(link: socket.socket) -> RemotingCommand:
 
 
 def closed_by_peer(link: socket.socket) -> bool:
-    """Read and discard answers; return True if the peer closes the connection, False after a timeout."""
+    """Discard the peer's answers; return True if the peer closes the connection, else False."""
     try:
         while link.recv(65536):
             pass
@@ -125,7 +125,10 @@ def start(tmp_path: Path, mode: str) -> Server:
 
 @pytest.fixture(scope="module", params=["independent", "raft"])
 def process(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Run one nameserver in each mode. All tests of a mode share it, so no test may leave it damaged."""
+    """Run one nameserver in each mode.
+
+    All tests of a mode share this nameserver, so no test may leave it damaged.
+    """
     running = start(tmp_path_factory.mktemp(request.param), request.param)
     try:
         wait_until(lambda: ready(running), "one member leads itself")
@@ -314,13 +317,16 @@ def test_thousands_of_half_http_requests_do_not_shut_health_out(server: Server) 
 
 
 def send_all_and_finish(sock: socket.socket, data: bytes) -> None:
-    """Send the data, then shut down the sending direction. Ignore an error if the peer closes meanwhile."""
+    """Send the data, then shut down the sending direction.
+
+    If the peer closes the connection meanwhile, ignore the error.
+    """
     try:
         sock.sendall(data)
         sock.shutdown(socket.SHUT_WR)
     except OSError as error:
-        # If the peer resets the connection between the two calls, the error is ENOTCONN, which is no
-        # ConnectionError.
+        # If the peer resets the connection between the two calls, the error is ENOTCONN. Python does not
+        # raise it as a ConnectionError.
         if not isinstance(error, ConnectionError) and error.errno != errno.ENOTCONN:
             raise
 

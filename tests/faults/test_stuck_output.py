@@ -1,4 +1,7 @@
-"""Programs whose stdout and stderr nobody reads: servers still serve, and all programs end in time."""
+"""Nobody reads the stdout and stderr of the programs in these tests.
+
+Servers must serve nevertheless, and all programs must end in time.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ machines.
 
 @contextmanager
 def pipe_that_nobody_reads() -> Iterator[int]:
-    """Yield the write end of a full pipe: every further write blocks, because nobody reads the pipe."""
+    """Yield the write end of a full pipe that nobody reads. So every further write blocks."""
     reader, writer = os.pipe()
     try:
         fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)

@@ -1,4 +1,7 @@
-"""A full route table refuses to grow, names the limit that was reached, and still serves its content."""
+"""If the route table is full, the nameserver refuses additions and still serves the routes.
+
+Its answer names the limit that was reached.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,10 @@ def refused(client: BlockingClient, addr: str, request: RemotingCommand, words: 
 
 
 def fill(client: BlockingClient, addr: str) -> None:
-    """Try to exceed each limit of a table in which one broker has 40 topics; check which requests succeed."""
+    """Try to exceed each limit of a table in which one broker has 40 topics.
+
+    Check which requests succeed.
+    """
     mine = names(40)
 
     def other(topics: tuple[str, ...], name: str = "b") -> RemotingCommand:
@@ -94,8 +100,8 @@ def fill(client: BlockingClient, addr: str) -> None:
         assert client.invoke(addr, other((), name)).code == ResponseCode.SUCCESS
     refused(client, addr, other(()), "4 .*tableBrokersMax=3")
     assert topics_at(client, addr) == set(mine), "nothing of what was refused is there"
-    # A broker that is listed already may repeat its topics, change its queues and remove a topic. It may also
-    # add a topic if the table is not full.
+    # A listed broker may repeat its topics, change its queues and remove a topic, even if the table is full.
+    # It may add a topic only if the table is not full.
     for counter, topics in ((1, mine), (2, mine), (3, mine[:-1]), (4, (*mine, "one-more"))):
         request = registration("a", "10.0.0.1:10911", topics, counter=counter, queues=4)
         answer = client.invoke(addr, request)
@@ -130,8 +136,8 @@ KEPT_BYTES = 300
 def memory_of_refused(addr: str, pid: int) -> float:
     """Return the bytes that the process keeps for each broker name that it refused on one open connection.
 
-    The function makes several attempts and returns the least value. A single attempt may use more memory for
-    other reasons: a new thread, or log lines that are not written yet.
+    The function measures several times and returns the smallest value. A single measurement may be too high
+    for other reasons: a new thread, or log lines that are not written yet.
     """
     with BlockingClient() as client:
 

@@ -1,4 +1,7 @@
-"""The TLS certificate changes while a server handles thousands of requests, and no request fails."""
+"""The TLS certificate changes while a server handles thousands of requests.
+
+No request may fail.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,16 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.alone]
 
-#: DEPTH is the number of requests in flight on each connection. CONNECTIONS is the number of connections at a
-#: time. NEW of them are closed and opened again after each batch of DEPTH requests.
+#: Each connection has DEPTH requests in flight. CONNECTIONS are open at a time. NEW of them are replaced by
+#: new connections after each batch of DEPTH requests.
 DEPTH: Final = 16
 CONNECTIONS: Final = 8
 NEW: Final = 2
-#: Requests per second that the load sends over all connections, if the server is fast enough.
+#: The program must not wait until somebody reads its output, or it would never end.
 WANTED_PER_S: Final = 2_500
-#: Requests that must have been served during each change of the certificate.
+#: Minimum number of requests that the server must answer during each change of the certificate.
 SERVED: Final = 5_000
-#: The load's requests. Their answers are short, so that the client does not limit the rate.
+#: The requests of the load. The answers to them are short, so that the client does not limit the rate.
 REQUESTS: Final = {
     "nameserver": RemotingCommand.request(106),
     "broker": RemotingCommand.request(30, {"topic": "TBW102", "queueId": "0"}),
@@ -42,7 +45,7 @@ COUNTERS: Final = {
 
 
 def served(running: Running) -> float:
-    """Return the number of requests of the load that the server has answered, by the server's own counter."""
+    """Return how many requests of the load the server has answered, by the server's own counter."""
     with urllib.request.urlopen(f"http://{running.http}/metrics", timeout=30) as answer:
         text = answer.read().decode()
     found = re.search(rf"^{re.escape(COUNTERS[running.kind])} (\S+)$", text, re.MULTILINE)

@@ -1,4 +1,7 @@
-"""TLS at the ports of real nameservers and brokers: TLS modes, changed certificates, incompatible clients."""
+"""Tests of TLS at the ports of real nameservers and brokers.
+
+The tests cover the TLS modes, changed certificates and incompatible clients.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from tests.waiting import WITHIN_S, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
-#: For each kind of server, a request that the server answers in any state.
+#: A request for each kind of server. The server answers this request in any state.
 QUESTION = {
     "nameserver": RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO, {}),
     "broker": RemotingCommand.request(RequestCode.GET_BROKER_CONFIG, {}),
@@ -48,7 +51,7 @@ class Running:
             raise
 
     def ask(self, link: socket.socket) -> RemotingCommand:
-        """Send this server a request over a connection; return the answer.
+        """Send the server a request over a connection; return the answer.
 
         Raises:
             OSError: If the server has closed the connection, or does not answer.
@@ -99,7 +102,7 @@ def server(kind: str, tmp_path: Path, *flags: str, http: bool = False) -> Iterat
 
 
 def refusal(kind: str, tmp_path: Path, *flags: str) -> str:
-    """Start a server that must refuse its flags; return its error output."""
+    """Start a server that must refuse its flags; return the text that it writes to stderr."""
     command = [
         sys.executable,
         "-m",
@@ -242,7 +245,10 @@ def test_the_file_of_settings_is_watched_too_and_makes_a_plain_port_secure_witho
 
 @pytest.mark.one_core
 def test_thousands_of_half_handshakes_keep_neither_a_bystander_nor_a_newcomer_waiting(tmp_path: Path) -> None:
-    """Incomplete handshakes delay no other client and use limited memory: each uses 45 KiB in OpenSSL."""
+    """Incomplete handshakes delay no other client and use limited memory.
+
+    Each of them uses 45 KiB in OpenSSL.
+    """
     first = hello()
     with (
         server("nameserver", tmp_path, *member()) as running,

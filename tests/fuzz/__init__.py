@@ -1,1 +1,1 @@
-"""Fuzzing: the code must accept or refuse every input, at a limited cost per byte of the input."""
+"""A fuzzer. It tests that the code accepts or refuses every input, at a limited cost for each byte."""

@@ -1,9 +1,8 @@
 """Fuzzes all code that strangers reach, and prints the figures.
 
-``python -m tests.fuzz [--seconds S] [--seed N]`` runs it.
-
-``--served [--topics N] [--hostile N]`` instead sends requests to real nameserver processes with a large
-table, see :mod:`tests.fuzz.served`.
+``python -m tests.fuzz [--seconds S] [--seed N]`` runs the fuzzer in this process. ``--served [--topics N]
+[--hostile N]`` instead sends requests to real nameserver processes with a large table, see
+:mod:`tests.fuzz.served`.
 """
 
 from __future__ import annotations

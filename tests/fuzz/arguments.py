@@ -1,4 +1,4 @@
-"""Requests as text that is easy to mutate: lines ``name=value``, an empty line, and the body."""
+"""A text form of requests that is easy to mutate: lines ``name=value``, an empty line, and the body."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def change(rng: random.Random, data: bytes) -> bytes:
 
 
 def asked(code: int, table: RouteTable) -> Callable[[bytes], object]:
-    """Return a function that passes a request with the given code to a nameserver's handlers."""
+    """Return a function that passes a request with the given code to the handlers of a nameserver."""
     settings = NamesrvSettings()
 
     def ask(data: bytes) -> object:

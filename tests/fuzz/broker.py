@@ -1,4 +1,4 @@
-"""Handlers of a broker for every request code that a broker serves. The broker's store is on a real disk."""
+"""A broker without sockets that handles every request code a broker serves. Its store is on a real disk."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from routekeeper.remoting.message import Host
 from tests.fuzz import arguments
 
 CODES: Final = tuple(sorted(map(int, HANDLERS)))
-#: Number of requests after which the broker starts again with an empty store: costs then depend little on
-#: earlier requests.
+#: Number of requests after which the broker starts again with an empty store: so the cost of a request
+#: depends little on earlier requests.
 _REQUESTS_MAX: Final = 200
 _NOW_MS: Final = 1_700_000_000_000
 _HOST: Final = Host("127.0.0.1", 10911)
 
 
 class Broker:
-    """A broker that has no sockets and does not run the tasks that write its tables."""
+    """A broker that has no sockets and does not run the tasks that write its tables to the disk."""
 
     def __init__(self) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="fuzz-broker-"))
@@ -44,9 +44,9 @@ class Broker:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def prepare(self) -> None:
-        """Start the broker with an empty store, if needed: at first, and after each _REQUESTS_MAX requests.
+        """Start the broker with an empty store, at first and after each _REQUESTS_MAX requests.
 
-        This takes place outside of the time that is measured.
+        The caller does not measure the time of this function.
         """
         if self._state is not None and self._asked < _REQUESTS_MAX:
             return
@@ -59,7 +59,7 @@ class Broker:
             self._serve(self._state, *request)
 
     def ask(self, code: int, data: bytes) -> object:
-        """Serve one request and encode its answer. Where a real broker would wait, continue at once."""
+        """Serve one request and encode its answer. Continue at once where a real broker would wait."""
         assert self._state is not None, "not prepared"
         self._asked += 1
         return self._serve(self._state, code, data)
@@ -98,7 +98,7 @@ def _worked(work: Work) -> Outcome:
 
 
 _START: Final = (
-    (17, arguments.with_all(b"")),  # 17 creates topic T
+    (17, arguments.with_all(b"")),  # request 17 creates topic T
     (34, arguments.with_all(b'{"clientID":"c","consumerDataSet":[{"groupName":"g"}],"producerDataSet":[]}')),
     (10, arguments.with_all(b"a body")),
 )

@@ -1,9 +1,9 @@
 """``python -m tests.fuzz --coverage`` prints the share of lines that fuzzing runs.
 
-The share concerns the code that strangers can reach through the network ports. Each line is traced, and this
-makes the run some 10 times slower. So coverage is a separate run, over the initial inputs and some mutations.
-Lines of modules and classes that run at import do not count. Lines that run while the members behind the
-ports start do count.
+The share concerns the code that strangers can reach through the network ports. Tracing of each line makes a
+run about 10 times slower. So coverage is measured in a separate run, with the initial inputs and some
+mutations. Only the lines of functions count, because all other lines run at import. Lines that run only when
+the tested servers start count, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.fuzz.inputs import SEEDS_OF, mutate, pool_of
 from tests.fuzz.targets import PREPARE, REFUSALS, TARGETS, family
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
-#: Files and folders of modules whose code strangers can reach.
+#: Files and folders of the modules whose code strangers can reach.
 ROOMS: Final = (
     "remoting",
     "nameserver/handlers.py",
@@ -46,13 +46,13 @@ def _lines(code: CodeType) -> Iterator[int]:
     """Yield the line numbers of the code in all functions of a module."""
     for part in code.co_consts:
         if isinstance(part, CodeType):
-            if part.co_flags & 0x2:  # CO_NEWLOCALS is set in functions, not in class bodies
+            if part.co_flags & 0x2:  # functions have CO_NEWLOCALS, bodies of classes do not
                 yield from (line for _, _, line in part.co_lines() if line and line != part.co_firstlineno)
             yield from _lines(part)
 
 
 def measure(seed: int) -> dict[str, tuple[int, int]]:
-    """Return two numbers for each file or folder of :data:`ROOMS`: lines that were reached, and all lines."""
+    """Return the number of reached lines and of all lines, for each file or folder of :data:`ROOMS`."""
     rng = random.Random(seed)
     wanted = {str(file): set[int]() for _, file in _files()}
 

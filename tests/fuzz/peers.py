@@ -1,4 +1,7 @@
-"""Inputs for raft links and for HTTP: messages of real peers, and mutations that keep the messages' form."""
+"""Inputs for raft links and for HTTP.
+
+They are messages of real peers, and mutations that keep the form of these messages.
+"""
 
 from __future__ import annotations
 
@@ -76,8 +79,8 @@ _MESSAGES: Final = (
     messages.SnapshotReply(term=2, index=9, offset=4, learner=False, clock=1.0, echo=None),
     messages.Removed(term=2, index=3),
 )
-#: Messages between nameservers from the layer above raft: an array of the message's kind and some fields.
-#: Mutations make the arrays longer.
+#: Messages that nameservers send over raft links for reads, proposals and reports. Each message is an array
+#: of its kind and some fields. Mutations make the arrays longer.
 _APPLICATION: Final = tuple(
     msgspec.msgpack.encode([kind, *([1, 2, [], [], "x", 0, 0.5][:length])])
     for kind in range(1, 9)
@@ -159,7 +162,7 @@ def change_members(rng: random.Random, data: bytes) -> bytes:
 
 
 def change_value(rng: random.Random, payload: bytes) -> bytes:
-    """Replace a part of a msgpack value. Return bytes that are no msgpack value unchanged."""
+    """Replace a part of a msgpack value. If the bytes are no msgpack value, return them unchanged."""
     try:
         value = msgspec.msgpack.decode(payload)
         return msgspec.msgpack.encode(_changed(rng, value))
@@ -244,7 +247,7 @@ HTTP_SEEDS: Final[tuple[bytes, ...]] = (
 
 
 def change_http(rng: random.Random, data: bytes) -> bytes:
-    """Return a new HTTP request, alone or appended to the bytes of the given request."""
+    """Return a changed HTTP request, alone or appended to the bytes of the given request."""
     method = rng.choice(("GET", "GET", "HEAD", "POST", "DELETE", "PUT", "OPTIONS", "x" * 50))
     headers = [_HEADERS[0], *rng.choices(_HEADERS, k=rng.randrange(4))]
     made = http_request(

@@ -1,4 +1,4 @@
-"""One fuzz run: it mutates the inputs that were costly or had new outcomes, and judges each new input.
+"""One fuzz run, which mutates inputs that were costly or had new outcomes, and judges each new input.
 
 An input must not cause an exception other than a refusal, and must not cost too much per byte.
 """
@@ -18,24 +18,25 @@ from routekeeper.remoting.message import BODY_SIZE_MAX
 from tests.fuzz.inputs import SEEDS_OF, mutate, pool_of
 from tests.fuzz.targets import MESSAGE_MAX, PREPARE, REFUSALS, TARGETS, family
 
-#: CPU time in s that an input may take: a fixed part, and a part for each byte. Both are large enough for a
-#: slow and busy machine.
+#: Limit of the CPU time for an input, in s: a fixed part, and a part for each byte. Both are large enough for
+#: a slow and busy machine.
 CPU_BASE_S: Final = 0.02
 CPU_PER_BYTE_S: Final = 3e-6
-#: Bytes of memory that an input may take: a fixed part, and a part for each byte. One compressed byte may
+#: Limit of the memory for an input, in bytes: a fixed part, and a part for each byte. One compressed byte may
 #: become 128 bytes of text. Two compressed bytes may also become one topic, which takes 300 bytes.
 HEAP_BASE: Final = 256 * 1024
 HEAP_PER_BYTE: Final = 600
-#: Fixed part of the memory for some targets, instead of HEAP_BASE. A small compressed message body may become
-#: as large as any allowed body. This is harmless: only clients that asked for messages decompress bodies.
+#: Fixed part of the memory limit for some targets, instead of HEAP_BASE. A small compressed message body may
+#: decompress to the largest allowed body. This is harmless, because only clients that asked for messages
+#: decompress bodies.
 HEAP_OF: Final = {"message-zlib": 3 * BODY_SIZE_MAX}
-#: Characters of log lines that one input may cause.
+#: Limit for the characters of log lines that one input causes.
 LOG_MAX: Final = 4096
 _POOL_MAX: Final = 400
-#: Targets that the run chooses more often than others, because much code is behind each of them.
+#: Targets that the run chooses more often than others, because each of them runs much code.
 _BEHIND_PORTS: Final = ("wire", "wire-secured", "wire-handshake", "http", "raft-stranger", "raft-member")
-#: First words of a log line whose traceback is no fault: the snapshot of a trusted peer could not be
-#: installed.
+#: Log lines that begin with these words may have a traceback without being a fault: the snapshot of a trusted
+#: peer could not be installed.
 _BELIEVED: Final = "snapshot not installed"
 _DIGITS: Final = re.compile(r"[0-9]+|'.*'")
 
@@ -53,7 +54,7 @@ class Cost:
 
 @dataclass(kw_only=True)
 class Figures:
-    """Counts and maxima of a run, with a summary as text."""
+    """Counts and maximum values of a run, with a summary as text."""
 
     inputs: int = 0
     outcomes: set[tuple[str, str]] = field(default_factory=set)
@@ -73,7 +74,7 @@ class Figures:
 
 
 class _Log(logging.Handler):
-    """Counts the characters of log lines, and notes a logged traceback. A logged exception is a fault."""
+    """A log handler that counts the characters of log lines and records a logged traceback as a fault."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,10 +91,11 @@ class _Log(logging.Handler):
 def measure(call: Callable[[bytes], object], data: bytes) -> Cost:
     """Run one target once with an input; return the cost.
 
-    The cost has a value for memory only while tracemalloc traces, which makes the run several times slower.
+    The cost includes the memory only while tracemalloc traces. Tracing makes the run several times slower.
 
     Raises:
-        Harm: If the target raised an exception that is not a refusal, or a refusal whose text is too long.
+        Harm: If the target raised an exception that is not a refusal, or raised a refusal whose text is too
+            long.
     """
     started = time.thread_time()
     try:
@@ -125,7 +127,7 @@ def judge(name: str, data: bytes, *, heap: bool) -> Cost:
     try:
         cost = measure(call, data)
         allowed_s = CPU_BASE_S + CPU_PER_BYTE_S * len(data)
-        for _ in range(3):  # measure again, because another process may have slowed down the first run
+        for _ in range(3):  # measure again: another process may have slowed down the first run
             if cost.cpu_s <= allowed_s:
                 break
             prepare()
@@ -158,8 +160,8 @@ def _nothing() -> None:
 def run(seed: int, *, seconds: float = float("inf"), inputs: int | None = None) -> Figures:
     """Test inputs for ``seconds`` seconds or until ``inputs`` inputs are tested; return the figures.
 
-    The run keeps the most costly inputs and tests mutations of them. The costs are measured, so a second run
-    with the same seed may keep other inputs; from then on the two runs test different inputs.
+    The run keeps the most costly inputs and tests mutations of them. A second run with the same seed may
+    measure other costs and keep other inputs. From then on, the two runs test different inputs.
 
     Raises:
         Harm: For the first harmful input; the text contains the input, its target and the seed.

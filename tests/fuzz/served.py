@@ -1,21 +1,20 @@
-"""A real nameserver with a large table: how long one request blocks its event loop and delays other clients.
+"""A test of a real nameserver with a large table: how long do requests block it and delay other clients?
 
-``python -m tests.fuzz --served``. A process has a given number of topics. The test sends every input of the
-corpus with each request code that the process serves, one request at a time. The cost of a request is the CPU
-time of the process's main thread during the request. The kernel counts this time, so other programs do not
-lengthen it. No single iteration of the event loop can take longer than the cost.
+``python -m tests.fuzz --served`` runs the test. It has two parts:
 
-A cost above the limit is allowed only if the server handled the request in several iterations of its loop. To
-find out, a bystander (a harmless client) sends requests on another connection meanwhile. The test makes
-several tries; the shortest wait of the bystander must be within the limit.
+- The first part sends every input of the corpus with each request code that is served, one request at a time.
+  The cost of a request is the CPU time of the nameserver's main thread during the request. The kernel counts
+  this time, so other programs do not add to it. If the cost is above the limit, the server must have handled
+  the request in several iterations of its event loop. To check this, a bystander (a harmless client) sends
+  requests on another connection meanwhile. There are several tries, and the bystander's shortest wait must be
+  within the limit.
+- In the second part, hostile connections send the most costly requests again and again. A bystander on
+  another host sends request 106 at fixed instants. The test judges every wait of this bystander, even the
+  first one, so this part needs an idle machine. The test also prints the CPU time that the kernel counted.
 
-Afterwards, hostile connections send the most costly requests again and again. Meanwhile, a bystander on
-another host sends request 106 at fixed instants. The test judges every wait of this bystander, even the first
-wait, so this part needs an idle machine. The test also prints the CPU time by the kernel's count.
-
-For comparison, one more bystander is on the host of the hostile connections. The server counts the cost of
-closed connections against their host, too. So the first requests of this bystander wait like the requests of
-the hostile connections.
+For comparison, a second bystander is on the host of the hostile connections. The server counts the cost of
+closed connections against their host, too. So the first requests of the second bystander wait like the
+requests of the hostile connections.
 """
 
 from __future__ import annotations
@@ -48,13 +47,14 @@ from tests.fuzz.inputs import SEEDS, corpus
 from tests.ports import free_addresses
 from tests.registrations import body_of, fields_of
 
-#: Seconds for which a request may block the event loop without a break: HOLD_S for requests of up to SMALL
-#: bytes, and HOLD_LARGE_S for larger requests.
+#: Limits in s for the time for which one request may block the event loop without a break: HOLD_S for
+#: requests of up to SMALL bytes, and HOLD_LARGE_S for larger requests.
 SMALL: Final = 64 * 1024
 HOLD_S: Final = 0.020
 HOLD_LARGE_S: Final = 0.100
-#: Limits while hostile connections send requests. WAIT_S: 99th percentile of the seconds for which a harmless
-#: client (bystander) waits for its answers. RESIDENT_MAX: peak memory of the server's process, in bytes.
+#: Limits while hostile connections send requests. WAIT_S is the limit for the 99th percentile of the seconds
+#: that a harmless client (bystander) waits for its answers. RESIDENT_MAX is the limit for the peak memory of
+#: the server's process, in bytes.
 WAIT_S: Final = 0.100
 RESIDENT_MAX: Final = 384 * 1024 * 1024
 _TRIES: Final = 3
@@ -75,7 +75,10 @@ class Input(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """One wait of a bystander in seconds: the whole wait, and the CPU time of the server's main thread."""
+    """One wait of a bystander for an answer, in seconds.
+
+    It has the whole wait, and the CPU time of the server's main thread during the wait.
+    """
 
     felt_s: float
     cpu_s: float
@@ -83,7 +86,10 @@ class Wait(NamedTuple):
 
 @dataclass(kw_only=True)
 class Findings:
-    """Measurements of one mode (independent or raft). ``missed`` describes each limit that was exceeded."""
+    """Measurements of one mode (independent or raft).
+
+    ``missed`` has a description of each limit that was exceeded.
+    """
 
     mode: str
     requests: int = 0
@@ -158,7 +164,7 @@ class Process:
     def idle_cpu_s(self) -> float:
         """Wait until the main thread sleeps, then return :meth:`cpu_s`.
 
-        While the thread runs, the kernel's count is some ms behind.
+        While the thread runs, the kernel's count is some milliseconds too low.
         """
         pid, deadline = self.child.pid, time.monotonic() + 2
         stat = Path(f"/proc/{pid}/task/{pid}/stat")
@@ -193,7 +199,7 @@ class Connection:
 
 
 def inputs() -> Iterator[Input]:
-    """Yield the requests for each served code. The bodies are from the corpus and from real peers."""
+    """Yield the requests for each served code, with bodies from the corpus and from real peers."""
     bodies = [(name, data) for name, data in corpus()]
     bodies += [(f"seed-{number}", data) for number, data in enumerate(SEEDS)]
     bodies += [
@@ -226,7 +232,7 @@ def inputs() -> Iterator[Input]:
 
 
 def registration(broker: int, topics: int, *, compressed: bool = False) -> RemotingCommand:
-    """Return the registration of one broker, whose topics no other broker has."""
+    """Return the registration of one broker with topics that no other broker has."""
     body = body_of(
         (f"topic-{broker}-{number}" for number in range(topics)), compressed=compressed, version=_VERSION
     )
@@ -245,9 +251,10 @@ _CLUSTER_INFO: Final = RemotingCommand(
 
 @contextmanager
 def group(mode: str, directory: Path) -> Iterator[tuple[Process, list[Process]]]:
-    """Run one nameserver or a group of three; yield the process to which requests go, and all processes.
+    """Run one nameserver or a group of three nameservers.
 
-    In a group, the requests go to the leader.
+    Yield two values: the process to which requests go, and all processes. In a group, the requests go to the
+    leader.
     """
     processes: list[Process] = []
     try:
@@ -282,7 +289,7 @@ def _leader(processes: list[Process]) -> Process:
 def run_served(mode: str, *, topics: int, hostile: int, seconds: float = 10.0) -> Findings:
     """Measure one mode with a table of ``topics`` topics.
 
-    If ``hostile`` is above 0, also measure while this number of hostile connections sends.
+    If ``hostile`` is above 0, also measure while that number of hostile connections sends requests.
     """
     findings = Findings(mode=mode)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -320,7 +327,7 @@ def run_served(mode: str, *, topics: int, hostile: int, seconds: float = 10.0) -
 
 
 def _hold(asked: Process, one: Input, findings: Findings) -> float:
-    """Return the time in s for which a request blocks the loop: the shortest time of several tries."""
+    """Return the time in s for which a request blocks the event loop: the shortest of several tries."""
     limit = HOLD_S if len(one.frame) <= SMALL else HOLD_LARGE_S
     least = float("inf")
     for _ in range(_TRIES):
@@ -365,7 +372,7 @@ def _wait_beside(asked: Process, one: Input) -> float:
 
 
 def _waits(asked: Process, seconds: float, host: str) -> list[Wait]:
-    """Send request 106 at fixed instants; return the waits for the answers, from the planned instants on."""
+    """Send request 106 at fixed instants; return the waits from each planned instant to the answer."""
     bystander, waits = Connection(asked, host), []
     began = time.perf_counter()
     for number in range(int(seconds / _EVERY_S)):

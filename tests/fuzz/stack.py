@@ -1,8 +1,8 @@
 """The servers behind a nameserver's three ports. Inputs reach the servers as bytes, without sockets.
 
-There are two members, and nothing outside the process can reach them. One leads a group of one and has the
-port for RocketMQ's protocol and the HTTP port. The other one belongs to a group of three. Its raft port
-receives bytes of strangers, and bytes of a peer that proves to be a member.
+There are two members, and nothing outside the process can reach them. The first member leads a group of one.
+It has the port for RocketMQ's protocol and the HTTP port. The second member belongs to a group of three. Its
+raft port receives bytes of strangers, and bytes of a peer that proves to be a member.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from routekeeper.remoting.transport.server import Connection
 from routekeeper.remoting.transport.tls import Pipe
 from tests.tls import client_context, port_context
 
-#: Number of iterations of the event loop for one input. Then the connection is closed, and unfinished work
-#: ends.
+#: Maximum number of iterations of the event loop for one input. Then the connection is closed, and unfinished
+#: work ends.
 _TURNS: Final = 40
 _LEADS_S: Final = 20.0
 _RECORD_MAX: Final = 16_384
 TOKEN: Final = "a-token-of-thirty-two-characters"
 SECRET: Final = b"a secret of thirty-two bytes or more"
-#: Members of the group of three; ME is the tested one. The ports of OTHER and THIRD have no listener, so ME's
-#: connections to them are refused.
+#: Members of the group of three; ME is the tested one. No program listens at the ports of OTHER and THIRD, so
+#: ME's connections to them are refused.
 ME: Final = "127.0.0.1:3"
 OTHER: Final = "127.0.0.1:2"
 THIRD: Final = "127.0.0.1:1"
@@ -96,7 +96,7 @@ class Failed(AssertionError):
 
 
 class Stack:
-    """Both members, on their own event loop, which runs only while an input is tried."""
+    """The two members and their event loop. The loop runs only while an input is tested."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -116,7 +116,7 @@ class Stack:
         self._failures.append(f"{context.get('message')}: {context.get('exception')!r}")
 
     def run(self, work: Callable[[], Awaitable[_Result]]) -> _Result:
-        """Run the loop until ``work`` is done; return the result of ``work``.
+        """Run the event loop until ``work`` is done; return the result of ``work``.
 
         Raises:
             Failed: If any code on the loop raised an exception meanwhile.
@@ -130,7 +130,7 @@ class Stack:
     def prepare(self) -> None:
         """Start the members, or replace a member that an earlier input has stopped.
 
-        This takes place outside of the time that is measured.
+        The caller does not measure the time of this function.
         """
         if not self._started:
             self._started = True
@@ -166,14 +166,18 @@ class Stack:
         self._peer = await _Member.start(self._directory / "three", self._group)
 
     def close(self) -> None:
-        """Remove the members' data. No connection must be closed first, because none leads to a real peer."""
+        """Remove the members' data.
+
+        No connection needs to be closed first, because none leads to a real peer.
+        """
         shutil.rmtree(self._directory, ignore_errors=True)
 
     # -- targets
 
     def wire(self, data: bytes) -> object:
-        """Let the port of RocketMQ's protocol receive bytes."""
-        # Renew the limit of log lines: lines of earlier inputs must not use up the limit for this input.
+        """Pass bytes to the port of RocketMQ's protocol."""
+        # Renew the limit of log lines, because lines of earlier inputs must not use up the limit for this
+        # input.
         self._server.wire._lines = LineLimit()
 
         async def ask() -> object:
@@ -182,7 +186,7 @@ class Stack:
         return self.run(ask)
 
     def secured(self, data: bytes) -> object:
-        """Let the port of RocketMQ's protocol receive bytes over TLS."""
+        """Pass bytes over TLS to the port of RocketMQ's protocol."""
         self._server.wire._lines = LineLimit()
 
         async def ask() -> object:
@@ -199,7 +203,7 @@ class Stack:
         return self.run(ask)
 
     def handshake(self, data: bytes) -> object:
-        """Let a port that requires TLS receive bytes as the records of a TLS handshake."""
+        """Pass bytes to a port that requires TLS, as the records of a TLS handshake."""
         self._server.wire._lines = LineLimit()
         pieces = [data[at : at + _RECORD_MAX] for at in range(0, len(data), _RECORD_MAX)]
         records = b"".join(b"\x16\x03\x01" + len(piece).to_bytes(2) + piece for piece in pieces)
@@ -210,7 +214,7 @@ class Stack:
         return self.run(ask)
 
     def http(self, data: bytes) -> object:
-        """Let the HTTP port receive bytes.
+        """Pass bytes to the HTTP port.
 
         Raises:
             Failed: If a request is answered with 500.
@@ -225,7 +229,7 @@ class Stack:
         return None
 
     def stranger(self, data: bytes) -> object:
-        """Let the raft port receive bytes from an unauthenticated peer."""
+        """Pass bytes to the raft port as an unauthenticated peer."""
         assert self._peer is not None
         peer = self._peer
 
@@ -235,7 +239,7 @@ class Stack:
         return self.run(knock)
 
     def member(self, data: bytes) -> object:
-        """Let the raft port receive frames from an authenticated member.
+        """Pass frames to the raft port as an authenticated member.
 
         :func:`bodies` cuts the input into frames. Each frame has a kind and a payload.
         """
@@ -287,7 +291,10 @@ def _give(protocol: asyncio.Protocol | asyncio.BufferedProtocol, data: bytes) ->
 
 
 class _Member:
-    """The tested member of the group of three. The others do not run; inputs act as one of these others."""
+    """The tested member of the group of three.
+
+    The other two members do not run. Inputs act as one of these two.
+    """
 
     def __init__(self, mode: Replicated, member: RaftMember) -> None:
         self._mode = mode
@@ -317,15 +324,15 @@ class _Member:
         return cls(mode, mode.member)
 
     def _stop(self, reason: str) -> None:
-        """Record that a message has stopped this member, which is allowed: the next input gets a new one."""
+        """Record that an input has stopped this member. This is allowed: the next input gets a new member."""
         self._stopped = reason
 
     @property
     def is_spent(self) -> bool:
         """True if this member cannot serve the next input.
 
-        It has stopped, or its list of members has changed, so that it would refuse the next input's
-        connection.
+        Either it has stopped, or its list of members has changed. With a changed list, it would refuse the
+        connection of the next input.
         """
         return bool(self._stopped) or self._transport.credentials != self._began_with
 
@@ -336,7 +343,10 @@ class _Member:
         return Link(self._transport, None)
 
     def proven(self) -> tuple[Link, Handshake, Wire]:
-        """Connect to this member as the member OTHER, with a valid proof; return the connection's parts."""
+        """Connect to this member as the member OTHER, with a valid proof.
+
+        Return the parts of the connection.
+        """
         link, wire = self.link(), Wire()
         link.connection_made(wire)
         handshake = Handshake(self._other, peer=ME, nonce=os.urandom(NONCE_SIZE))
@@ -355,9 +365,10 @@ FRAMES_MAX: Final = 4_096
 
 
 def bodies(data: bytes) -> list[bytes]:
-    """Cut an input into at most FRAMES_MAX frames: each is a u16 size and that many bytes.
+    """Cut an input into at most FRAMES_MAX frames.
 
-    The last frame may be shorter than its size says.
+    In the input, each frame is a u16 size and that many bytes. The last frame may be shorter than its size
+    says.
 
     The number of frames is limited because an empty frame takes two bytes in the input, but ten times as many
     on the wire. Without a limit, the time for sealing frames (computing their MACs) would be measured as time
@@ -373,7 +384,7 @@ def bodies(data: bytes) -> list[bytes]:
 
 
 def framed(*found: bytes) -> bytes:
-    """Return the input that :func:`bodies` cuts into these frames."""
+    """Return the input from which :func:`bodies` cuts the given frames."""
     return b"".join(len(body).to_bytes(2) + body for body in found)
 
 

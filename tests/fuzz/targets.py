@@ -78,7 +78,7 @@ def _served(code: int, compressed: bool = False) -> Callable[[bytes], object]:
 
 
 def _request(frame: bytes) -> object:
-    """Read a frame as a server does, and compute the answer to its request."""
+    """Read a frame as a server does, and return the answer to its request."""
     request = read_command(frame, 0, len(frame) - 4)
     return request.code in SERVED and decided(_TABLE.view, request, _SETTINGS, uptime_s=_UPTIME_S)
 
@@ -97,7 +97,10 @@ _ACCOUNTS: Final = merge_files(
 
 
 def _access(header: bytes) -> object:
-    """Decide if a client may send the request; list the topics and groups for which it needs a permission."""
+    """Decide if a client may send the request.
+
+    List the topics and groups for which the request needs a permission.
+    """
     request = decode_command(Frame(HeaderCodec.JSON, header, b""))
     rule = broker_rule(request.code)
     needs = None if rule.needs is None else list(rule.needs(request))
@@ -164,8 +167,8 @@ TARGETS: Final[dict[str, Callable[[bytes], object]]] = {
     "peer-image": decode_image,
 }
 
-#: Functions that run before the cost of an input is measured; each starts or restarts the processes and
-#: objects of a target.
+#: Functions that run before the cost of an input is measured. Each function starts or restarts the processes
+#: and objects of one target.
 PREPARE: Final[dict[str, Callable[[], None]]] = {
     "broker": broker.prepare,
     **dict.fromkeys(("wire", "http", "raft"), STACK.prepare),
@@ -173,7 +176,10 @@ PREPARE: Final[dict[str, Callable[[], None]]] = {
 
 
 def family(name: str) -> str:
-    """Return the name of a target's family; a family is a set of targets that get the same inputs."""
+    """Return the name of a target's family.
+
+    A family is a set of targets that get the same inputs.
+    """
     kind = name.partition("-")[0]
     return {"asked": "arguments", "broker": "arguments", "raft": name}.get(
         kind, kind if kind in ("http", "peer") else "bytes"

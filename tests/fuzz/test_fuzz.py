@@ -1,4 +1,4 @@
-"""A short fuzz run, all inputs that once caused faults, and checks that the fuzzer detects faults."""
+"""Tests of the fuzzer: a short run, all inputs that once caused faults, and faults that it must detect."""
 
 from __future__ import annotations
 
@@ -111,9 +111,10 @@ def test_lines_that_earlier_inputs_caused_do_not_hide_what_a_later_one_raises(
 
 
 def test_inputs_of_a_family_reach_what_is_behind_the_first_check() -> None:
-    """Each of five targets must accept at least one of its initial inputs as valid.
+    """Initial inputs are valid, and mutations keep their form.
 
-    Of 40 changed inputs, more than half must still contain the argument ``topic``.
+    Each of five targets must accept at least one of its initial inputs. Of 40 mutated inputs, more than half
+    must still contain the argument ``topic``.
     """
     rng = random.Random(1)
     read = {
@@ -162,7 +163,7 @@ def test_the_same_seed_tries_the_same_inputs(monkeypatch: pytest.MonkeyPatch) ->
 def test_no_request_holds_a_real_nameserver_for_long() -> None:
     """No request costs a real nameserver too much CPU time or memory.
 
-    ``python -m tests.fuzz --served`` does more: more topics, both modes and hostile clients.
+    ``python -m tests.fuzz --served`` tests more: more topics, both modes and hostile clients.
     """
     findings = served.run_served("independent", topics=2000, hostile=0)
     print(*findings.lines(), sep="\n")
@@ -172,7 +173,7 @@ def test_no_request_holds_a_real_nameserver_for_long() -> None:
 
 @pytest.mark.slow
 def test_a_turn_without_end_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With very small limits on CPU time and memory, a run must report that requests exceed the limits."""
+    """If the limits on CPU time and memory are very small, a run must report that requests exceed them."""
     monkeypatch.setattr("tests.fuzz.served.HOLD_LARGE_S", 1e-5)
     monkeypatch.setattr("tests.fuzz.served.RESIDENT_MAX", 1 << 20)
     dear = [one for one in served.inputs() if one.code == 103 and one.name == "one MiB of number keys"]
@@ -182,7 +183,7 @@ def test_a_turn_without_end_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [text for text in missed if "were resident" in text]
 
 
-# This test is the last, because any request may change the state of this process's servers.
+# This test is the last, because any request may change the state of the servers in this process.
 @pytest.mark.fuzz
 def test_new_inputs_do_no_harm() -> None:
     seed = int.from_bytes(os.urandom(4))

@@ -1,7 +1,7 @@
 """Runs Apache RocketMQ's own programs, unmodified, as local processes.
 
 Maven fetches the jars once (``pom.xml`` beside this file) into one cache folder per release. Afterwards
-neither Maven nor a network is needed. This module holds no tests: the fixtures in ``conftest.py`` and the
+neither Maven nor a network is needed. This module contains no tests. The fixtures in ``conftest.py`` and the
 script that records golden bytes use it.
 
 Each program gets its own working folder, which is its ROCKETMQ_HOME and its JVM's home directory. Thus a
@@ -56,7 +56,8 @@ BINARY: Final[Mapping[str, str]] = {"rocketmq.serialize.type": "ROCKETMQ"}
 """JVM property that makes a program write binary headers instead of JSON."""
 
 JVM_FLAGS: Final = (
-    # Short-lived processes on few cores need no optimising compiler and no parallel collector.
+    # The processes are short and the machine has few cores, so they need no optimising compiler and no
+    # parallel garbage collector.
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
     "-XX:-UsePerfData",
@@ -473,7 +474,7 @@ class Apache:
         properties: Mapping[str, str] | None = None,
         port: int | None = None,
     ) -> ApacheNamesrv:
-        """Start a nameserver and return it once it serves."""
+        """Start a nameserver; return it when it serves requests."""
         home = self._home("namesrv")
         port = port or free_port_with()
         _write_properties(home / "namesrv.properties", {"listenPort": str(port)} | dict(settings or {}))
@@ -497,11 +498,11 @@ class Apache:
         wait: bool = True,
         hasten: bool = False,
     ) -> ApacheBroker:
-        """Start a broker and return it once all of ``namesrvs`` list it.
+        """Start a broker; return it when all of ``namesrvs`` list it.
 
         Args:
             namesrvs: Addresses, ``host:port``.
-            settings: Overrides of :data:`BROKER_SETTINGS`, under RocketMQ's own keys.
+            settings: Settings that override :data:`BROKER_SETTINGS`, by RocketMQ's keys.
             properties: JVM system properties.
             port: Listen port; the ports around it (-2 fast, +1 replication) are used too.
             files: Texts by their path below the broker's folder.
@@ -545,10 +546,10 @@ class Apache:
         return broker
 
     def await_broker(self, broker: ApacheBroker, namesrvs: Sequence[str], *, hasten: bool = False) -> None:
-        """Return once the broker has booted and every one of ``namesrvs`` lists it with all its own topics.
+        """Return when the broker has booted and each of ``namesrvs`` lists it with all its own topics.
 
-        The broker registers whenever it creates a topic. If it created a topic during a test, the
-        registration would undo a ``wipeWritePerm`` of the test.
+        Wait for all topics, because the broker registers whenever it creates a topic. If it created a topic
+        during a test, the registration would undo a ``wipeWritePerm`` of the test.
 
         Args:
             hasten: If True, make the broker register at once instead of 10 s after its start: set its
@@ -719,7 +720,8 @@ class Apache:
     ) -> dict[str, str]:
         """Consume by Apache's Java push consumer until ``count`` distinct messages have arrived.
 
-        Return the consumer's output: first word of a line -> rest of the line.
+        Return the consumer's output as a mapping: the first word of a line is the key, and the rest of the
+        line is the value.
         """
         process = self.consumer(
             *(namesrvs, topic, group, count),
@@ -802,7 +804,7 @@ _providing = threading.Lock()
 def _provide(path: Path, text: str) -> None:
     """Write ``text`` to ``path`` if the content differs.
 
-    If the content is equal, leave the file alone, because programs may be reading it.
+    If the content is equal, do not write the file, because programs may be reading it.
     """
     with _providing:
         if not path.exists() or path.read_text() != text:

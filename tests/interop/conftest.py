@@ -59,7 +59,7 @@ def apaches(apache_4: Apache, apache_5: Apache) -> dict[str, Apache]:
 
 @pytest.fixture(scope="session")
 def fleet(apaches: dict[str, Apache], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Yield the object that owns all deployments; each deployment starts when a test first needs it.
+    """Yield the object that owns all deployments. Each deployment starts when a test first needs it.
 
     There are two kinds of deployments: with our nameservers, and with Apache's nameserver.
     """

@@ -119,7 +119,7 @@ def apaches_tool(apache: Apache, namesrv: str) -> Tool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A broker with three messages in one queue, and a Java consumer whose subscription matches none."""
+    """A broker with three messages in one queue, and a Java consumer that subscribes to none of them."""
 
     namesrv: str
     broker: str
@@ -264,7 +264,7 @@ def comparable(name: str, text: str) -> list[str]:
         kept = [_MEMBER.sub(r"\1", line) for line in kept]
     if name in LISTINGS:
         kept = [line for line in kept if line.startswith("#") or f" {GROUP} " in f" {line} "]
-    if name == "statsAll":  # keep no counters: brokers sample them at different instants
+    if name == "statsAll":  # leave out counters, because brokers sample them at different times
         kept = [" ".join(line.split()[:5]) for line in kept]
     return list(dict.fromkeys(kept)) if name in OF_A_CLUSTER else kept
 

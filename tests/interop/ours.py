@@ -69,7 +69,7 @@ class OurNamesrv(Program):
 
     @property
     def role(self) -> str:
-        """Role in the group (``leader``, ``follower``...), or ``independent``; empty without an answer."""
+        """Role in the raft group (``leader``, ``follower``...), or ``independent``; "" without an answer."""
         status, text = self.get("/v1/status")
         return str(json.loads(text)["role"]) if status == 200 else ""
 
@@ -123,7 +123,7 @@ def _ready(program: Program) -> dict[str, str]:
 
 
 def start_namesrvs(mode: str, folder: Path, settings: Mapping[str, str]) -> list[OurNamesrv]:
-    """Start three nameservers of one mode; return them once each of them serves reads and writes.
+    """Start three nameservers of one mode; return them when each of them serves reads and writes.
 
     Args:
         settings: RocketMQ's keys and values, written to the file that the option ``-c`` names.
@@ -137,7 +137,8 @@ def start_namesrvs(mode: str, folder: Path, settings: Mapping[str, str]) -> list
         flags = ["--mode", mode, "-c", str(file), "--data", str(home / "data")]
         if mode == "raft":
             flags += ["--raft", raft[index], "--peers", ",".join(raft)]
-            # These tests are not about elections: a long timeout avoids elections on a busy machine.
+            # Use a long timeout: it avoids elections on a busy machine, and these tests are not about
+            # elections.
             flags += ["--election-timeout-ms", "2000"]
         namesrvs.append(_launch_namesrv(flags, home, listen[index], http[index]))
     try:
@@ -156,7 +157,7 @@ def _launch_namesrv(flags: Sequence[str], home: Path, listen: str, http: str) ->
 
 
 def start_namesrv(flags: Sequence[str], home: Path, listen: str) -> OurNamesrv:
-    """Start one nameserver at a given address; return it once it listens on its ports."""
+    """Start one nameserver at a given address; return it when it listens on its ports."""
     namesrv = _launch_namesrv(flags, home, listen, "127.0.0.1:0")
     facts = _ready(namesrv)
     namesrv.addr, namesrv.http = facts["listen"], facts["http"]
@@ -195,7 +196,7 @@ def launch_broker(
 
 
 def await_broker(broker: OurBroker, namesrvs: Sequence[str]) -> OurBroker:
-    """Return the broker once it serves and each of ``namesrvs`` routes the broker's own topic to it."""
+    """Return the broker when it serves and each of ``namesrvs`` routes the broker's own topic to it."""
     broker.addr = _ready(broker)["listen"]
     for namesrv in namesrvs:
         wait_until(
@@ -258,7 +259,7 @@ class RouteWatch:
     """Watch that asks each nameserver for each topic's route twice a second, and records missing routes.
 
     Args:
-        topics: Topic -> address of the broker that has the topic.
+        topics: Address of the broker that has the topic, by topic.
     """
 
     PERIOD_S: Final = 0.5
@@ -305,7 +306,7 @@ class RouteWatch:
 
 
 def retried_by_java(apache: Apache, namesrvs: Sequence[str], broker_addr: str, group: str) -> dict[str, str]:
-    """Have Java's push consumer refuse every tenth of 100 messages once; return its output.
+    """Let Java's push consumer refuse every tenth of 100 messages once; return the consumer's output.
 
     When the first member of a group joins, the broker creates the group's retry topic. This member learns the
     topic's route only 30 s later. Therefore run two members one after the other: the first member refuses

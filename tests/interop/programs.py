@@ -40,7 +40,7 @@ class Program:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def wait_for(self, needle: str, timeout_s: float = START_S) -> None:
-        """Return when ``needle`` has been printed.
+        """Wait until the program has printed ``needle``.
 
         Raises:
             ApacheFailure: If the process ends, or ``timeout_s`` passes, before ``needle`` is printed.
@@ -96,7 +96,7 @@ class Job:
         return self.output.read_text(errors="replace") if self.output.exists() else ""
 
     def wait_for(self, needle: str, timeout_s: float = START_S) -> None:
-        """Return when ``needle`` has been printed.
+        """Wait until the program has printed ``needle``.
 
         Raises:
             ApacheFailure: If the run ends, or ``timeout_s`` passes, before ``needle`` is printed.

@@ -1,4 +1,4 @@
-"""Apache's programs without ours: checks that the test environment works before it is used to judge ours."""
+"""Apache's programs without ours: these tests show that the test environment itself works."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""All features of a push consumer, and the order of many messages, with Java's clients and ours.
+"""Java's clients and our client: all features of a push consumer, and the order of many messages.
 
-``ROUTEKEEPER_INTEROP_COUNT=100000`` makes the tests of order send that many messages. The default of 2000
-suits CI.
+``ROUTEKEEPER_INTEROP_COUNT=100000`` makes the tests of the order send 100,000 messages. The default is 2000,
+which suits CI.
 """
 
 from __future__ import annotations

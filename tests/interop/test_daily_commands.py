@@ -1,7 +1,8 @@
-"""Further daily subcommands of ``mqadmin``: both tools at Apache's servers, and both tools at our servers.
+"""Further ``mqadmin`` subcommands for daily work: Apache's tool and our tool at Apache's and at our servers.
 
-Apache's tool and our tool run each subcommand against the same cluster. Both tools must print the same,
-except for values that differ from run to run. Java clients write the message traces that the tools read.
+Apache's tool and our tool run each subcommand against the same cluster. Both tools must print the same
+output, except for values that differ from run to run. Java clients write the message traces that the tools
+read.
 """
 
 from __future__ import annotations

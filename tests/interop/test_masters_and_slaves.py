@@ -36,7 +36,7 @@ def test_slaves_find_their_master_copy_it_and_serve_when_it_is_gone(
     settings = fleet.broker_settings() | {
         "autoCreateTopicEnable": "false",
         "brokerName": NAME,
-        "slaveReadEnable": "true",  # without it a slave sends every consumer to the master
+        "slaveReadEnable": "true",  # without this setting, a slave sends every consumer to the master
     }
     master = apache.broker(everywhere, name=NAME, settings=settings | {"brokerRole": "SYNC_MASTER"})
     started: list[ApacheBroker] = [master]

@@ -139,7 +139,7 @@ def all_secured(
                 },
                 properties={
                     "tls.server.mode": "enforcing",
-                    "tls.enable": "false",  # no TLS to nameservers; enforcing mode would use it
+                    "tls.enable": "false",  # without this key, enforcing mode uses TLS to nameservers, too
                     "tls.test.mode.enable": "false",
                     "tls.server.keyPath": str(key),
                     "tls.server.certPath": str(certificate),

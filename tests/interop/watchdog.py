@@ -21,7 +21,7 @@ _process: subprocess.Popen[str] | None = None
 
 
 def guard(pid: int) -> None:
-    """Register the running child ``pid``, which is to be killed when this process has ended."""
+    """Register the running child ``pid``: the watchdog kills it when this process has ended."""
     global _process
     try:
         created = psutil.Process(pid).create_time()

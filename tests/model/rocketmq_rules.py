@@ -36,7 +36,7 @@ For each id the model can follow our rule instead of RocketMQ's.
 
 TOPICS: Final = ("t1", "t2", "t3")
 CLUSTERS: Final = ("c1", "c2")
-VERSION: Final = 479  # version number in requests: RocketMQ 5.3.3
+VERSION: Final = 479  # version number that requests of RocketMQ 5.3.3 have
 
 
 class Broker(NamedTuple):
@@ -66,7 +66,7 @@ class Queues(NamedTuple):
 
 
 class Register(NamedTuple):
-    """Request 103 (register broker); a registration with one topic only is incremental."""
+    """Request 103 (register broker); in this model, a registration with only one topic is incremental."""
 
     broker: Broker
     version: DataVersion
@@ -81,7 +81,7 @@ class SetPerm(NamedTuple):
 
 
 class PutTopic(NamedTuple):
-    """Request 217 (register topic): sets the queues of a topic at broker names."""
+    """Request 217 (register topic): sets the queues of a topic at some broker names."""
 
     topic: str
     queues: dict[str, Queues]
@@ -118,7 +118,7 @@ class RocketMQ:
     """The tables of RouteInfoManager 5.3.3, and its rules.
 
     Args:
-        differences: Ids of :data:`DIFFERENCES`; for these the model follows our rules.
+        differences: Ids of :data:`DIFFERENCES` for which the model follows our rules.
     """
 
     def __init__(self, differences: Collection[str] = ()) -> None:
@@ -127,13 +127,13 @@ class RocketMQ:
         self.addrs: dict[str, dict[int, str]] = {}
         self.clusters: dict[str, set[str]] = {}
         self.versions: dict[Broker, DataVersion] = {}
-        # Only our rules need these sets: brokers whose last registration was incremental, and broker names
-        # whose permissions an operator has set.
+        # Only our rules need these sets. They contain the brokers whose last registration was incremental,
+        # and the broker names whose permissions an operator has set.
         self.incomplete: set[Broker] = set()
         self.perms_set: set[str] = set()
 
     def take(self, step: Step) -> Seen:
-        """Apply one request by the rules; return what a client sees afterwards."""
+        """Apply one request by the rules; return the results that a client sees afterwards."""
         code, count = int(ResponseCode.SUCCESS), None
         match step:
             case Register():
@@ -282,7 +282,7 @@ def request_of(step: Step, suffix: str = "") -> Request:
 def seen(
     code: int, fields: dict[str, str], routes: Iterable[TopicRouteData | None], suffix: str = ""
 ) -> Seen:
-    """Convert an answer and the routes after it to :class:`Seen`; remove the suffix from all names."""
+    """Convert an answer and the routes after it to :class:`Seen`; remove the suffix of the names."""
     count = fields.get("wipeTopicCount", fields.get("addTopicCount"))
     return Seen(
         code,
@@ -307,8 +307,8 @@ class Draft(NamedTuple):
     """A registration whose data version is computed from the broker's earlier registrations.
 
     Attributes:
-        version: One of "same" (as the broker's newest version), "newer", "anew" (newer, with counter 1) and
-            "late" (older).
+        version: One of "same" (equal to the broker's newest version), "newer", "anew" (newer, with counter 1)
+            and "late" (older).
         back: Number of versions before the newest version, if ``version`` is "late"; otherwise 0.
     """
 
@@ -326,7 +326,7 @@ _BODIES: Final = [
     for queues in product(_QUEUES, repeat=len(topics))
 ]
 _VERSIONS: Final = (("same", 0), ("newer", 0), ("newer", 0), ("anew", 0), ("late", 1), ("late", 2))
-_SENDERS: Final = (BROKERS[0], *BROKERS)  # list the first broker twice: it sends more steps
+_SENDERS: Final = (BROKERS[0], *BROKERS)  # list the first broker twice, so that it sends more requests
 
 
 def _drafts(bodies: Iterable[dict[str, Queues]], versions: Iterable[tuple[str, int]]) -> list[Draft]:
@@ -349,13 +349,13 @@ _DELETES: Final = [DeleteTopic(topic, cluster) for topic, cluster in product(TOP
 
 
 def sequences() -> st.SearchStrategy[list[Step]]:
-    """Return sequences of requests of brokers and operators, including registrations with older versions."""
+    """Return sequences of brokers' and operators' requests, including registrations with older versions."""
     full, increment, perm = st.sampled_from(_FULL), st.sampled_from(_INCREMENTS), st.sampled_from(_PERMS)
     put, delete = st.sampled_from(_PUTS), st.sampled_from(_DELETES)
     everybody: st.SearchStrategy[_Drawn]
     everybody = st.one_of(full, full, full, increment, increment, increment, perm, perm, put, delete)
-    # Some defects need five certain steps in a row. With all brokers and topics, random sequences rarely
-    # contain them, so draw a part of the sequences from one broker with few topics.
+    # Some defects show only after five certain steps in a row. Random sequences of all brokers and topics
+    # rarely contain such steps. So a part of the sequences uses one broker and few topics.
     few = [step for step in (*_FULL, *_INCREMENTS) if _is_small(step)]
     alone: st.SearchStrategy[_Drawn] = st.one_of(
         *(st.sampled_from(few),) * 3, st.sampled_from([step for step in _PERMS if step.name == "a"])

@@ -1,4 +1,4 @@
-"""Our route table against the rules of RocketMQ 5.3.3: each difference must have a line in the documents."""
+"""Our route table follows the rules of RocketMQ 5.3.3, except for the differences in the documentation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ORIGIN: Final = ConnectionId(1)
 
 
 def ids_of_rows() -> list[str]:
-    """Return the ids of the documented differences: column 4 of the table in SECTION of PAGE."""
+    """Return the ids of the documented differences: column 4 of the table in section SECTION of page PAGE."""
     section = PAGE.read_text().partition(SECTION)[2].partition("\n## ")[0]
     rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
     cells = [row[3].strip() for row in rows[2:] if len(row) > 3]
@@ -45,17 +45,16 @@ ROWS: Final = ids_of_rows()
 
 
 class Ours:
-    """A nameserver with one table.
+    """A nameserver that has one route table.
 
-    Args:
-        whole: If True, apply each registration as a whole, as a group does whose members know only the first
-            format of commands. If False, apply only the difference from the table.
+    Args: whole: If True, apply each registration as a whole, as a group does if a member knows only the first
+    format of commands. If False, apply only the difference from the table.
     """
 
     def __init__(self, *, whole: bool) -> None:
         self.whole = whole
         self.table = RouteTable()
-        self.liveness = Liveness()  # its clock does not move, so is_late() accepts no older version
+        self.liveness = Liveness()  # its clock does not move, so it treats every older version as late
 
     def take(self, step: Step) -> Seen:
         answer = self._answer(request_of(step))
@@ -85,7 +84,7 @@ class Ours:
 
 
 def first_difference(steps: list[Step], rules: RocketMQ) -> str | None:
-    """Return the first step after which our results differ from ``rules``, with both results.
+    """Return the first step after which our results differ from those of ``rules``, with both results.
 
     Return None if all results are equal.
     """

@@ -1,4 +1,4 @@
-"""RouteTable against a simple model that holds the documented tables as sets of tuples."""
+"""RouteTable against a simple model that stores the documented tables as sets of tuples."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ from routekeeper.remoting.steps import finish
 from tests.tables import check_table
 
 CLUSTERS = ("c1", "c2")
-#: Limits so large that no test reaches them: the table counts the content of each host, but refuses nothing.
+#: Limits so large that no test reaches them. So the route table counts the content of each host but refuses
+#: nothing.
 LIMITS = (None, *(TableLimits(10**6, 10**6, 10**6, 10**9, host) for host in ("", "10.0.0.1", "10.0.0.2")))
 NAMES = ("a", "b", "c")
 ADDRS = ("h:1", "h:2", "h:3")
@@ -50,7 +51,7 @@ ORDER = "ORDER_TOPIC_CONFIG"
 
 @dataclass
 class Model:
-    """The documented tables in the simplest form: sets and dicts of tuples.
+    """A model of the documented tables in the simplest form: sets and dicts of tuples.
 
     Attributes:
         listed: (name, broker id, cluster, address).
@@ -159,7 +160,10 @@ class Model:
         return len(self.topics_of(name))
 
     def things(self) -> dict[tuple[str, Any], Any]:
-        """Return each fact that a command may depend on, as key -> value; compare values to see changes."""
+        """Return each fact that a command may depend on, as a dict.
+
+        A fact has changed if its key has another value in a later dict.
+        """
         found: dict[tuple[str, Any], Any] = {}
         for key, record in self.records.items():
             found["record", key] = record
@@ -245,7 +249,7 @@ class RouteTableMachine(RuleBasedStateMachine):
         self.log: list[bytes] = []
         self.shapes: dict[Any, Any] = {}
 
-    # -- how a command runs
+    # -- execution of a command
 
     def run(self, command: Command) -> Applied | NoChange:
         """Apply a command that was computed from the present table.
@@ -529,7 +533,7 @@ class RouteTableMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.old)
     @rule(data=st.data())
     def late_command(self, data: st.DataObject) -> None:
-        """Apply a command that was computed earlier to a copy of the table.
+        """Apply an older command, which was computed for an earlier table, to a copy of the table.
 
         If a fact that the command depends on has changed since, the result must be ``Moved``.
         """
@@ -552,7 +556,7 @@ class RouteTableMachine(RuleBasedStateMachine):
         check_table(self.table)
 
     def teardown(self) -> None:
-        """Replay the log: equal commands in the same order must give equal tables and equal digests."""
+        """Apply all commands of the log to a new table; its content and digests must be equal."""
         again = RouteTable(tombstones_max=8)
         for data in self.log:
             again.apply(decode_command(data))
@@ -563,7 +567,8 @@ class RouteTableMachine(RuleBasedStateMachine):
 def thing_moved(kind: str, before: Any, after: Any) -> bool:
     """Return True if a command that depends on this fact must be computed again after the change."""
     if kind == "name" and before is not None and after is not None:
-        # A removed topic is no reason: the command cannot overwrite the permission of a topic that is gone.
+        # The removal of a topic is no reason, because the command cannot overwrite the permission of a
+        # removed topic.
         return bool(before[0] != after[0] or after[1] - before[1])
     return bool(before != after)
 

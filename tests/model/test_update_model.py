@@ -1,4 +1,4 @@
-"""A registration applied as a difference must have the same result as one applied as a whole."""
+"""A registration has the same result whether the table applies all of it or only its differences."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ versions = st.builds(DataVersion, state_version=st.sampled_from((0, 0, 0, 1)), c
 
 
 class Pending(NamedTuple):
-    """The two commands that were computed for one registration; the tables have not applied them yet.
+    """The two commands for one registration, before the tables apply them.
 
     ``whole`` replaces the broker's complete record; ``short`` contains only the differences. ``revision`` and
     the result of :func:`shown` are those of the table from which ``short`` was computed.
@@ -79,7 +79,7 @@ class Pending(NamedTuple):
 
 
 def shown(table: RouteTable, name: BrokerName) -> Any:
-    """Return the parts of a broker name's entry that can change or disappear without a new revision."""
+    """Return the parts of a broker name's entry that can change without a new revision."""
     entry = table.view.name(name)
     if entry is None:
         return None
@@ -87,7 +87,10 @@ def shown(table: RouteTable, name: BrokerName) -> Any:
 
 
 class UpdateMachine(RuleBasedStateMachine):
-    """Two tables with the same history: ``whole`` gets whole registrations, ``short`` only differences."""
+    """Two route tables with the same history.
+
+    The table ``whole`` gets whole registrations. The table ``short`` gets only the differences.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,7 +161,7 @@ class UpdateMachine(RuleBasedStateMachine):
     def some_key(self, data: st.DataObject) -> BrokerKey:
         return data.draw(st.sampled_from(sorted(record.broker for record in self.short.view.records())))
 
-    # -- registrations in both forms
+    # -- registrations as a whole and as differences
 
     @precondition(lambda self: self.short.view.records())
     @rule(
@@ -186,7 +189,7 @@ class UpdateMachine(RuleBasedStateMachine):
     ) -> None:
         """Register a listed broker again, mostly with known content.
 
-        Apply other changes before this registration.
+        Other changes come between the computation of this registration and its application.
         """
         key = self.some_key(data)
         record = self.short.view.record(key)
@@ -207,8 +210,8 @@ class UpdateMachine(RuleBasedStateMachine):
             delete_absent=delete_absent,
             filter_servers=filters,
         )
-        # Compute from the present table: in a registration with an equal version, permissions set by an
-        # operator stay.
+        # Replace the permissions in the registration with those that an operator set in the present table. A
+        # registration with an equal version does not change them.
         said = finish(self.short.view.with_set_perms(as_it_came(command)))
         command = replace(command, topics=finish(said.topics()))
         short = self.short.shortened(as_it_came(command), delete_absent=delete_absent)
@@ -298,7 +301,7 @@ class UpdateMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.pending)
     @rule(data=st.data())
     def arrive_late(self, data: st.DataObject) -> None:
-        """Apply a registration that was computed earlier, perhaps for the second time."""
+        """Apply a registration that was computed earlier. The tables may already have applied it once."""
         self.arrives(data.draw(st.sampled_from(self.pending)))
 
     def arrives(self, pending: Pending) -> None:
@@ -317,7 +320,7 @@ class UpdateMachine(RuleBasedStateMachine):
         assert not known_before
         assert verdict == self.whole.apply(pending.whole)
 
-    # -- changes between a decision and its arrival
+    # -- changes after a registration was computed and before it is applied
 
     @precondition(lambda self: self.short.view.records())
     @rule(data=st.data(), reason=st.sampled_from((LeaveReason.LEASE_EXPIRED, LeaveReason.CONNECTION_CLOSED)))

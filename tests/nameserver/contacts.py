@@ -1,4 +1,4 @@
-"""Invariants of a nameserver's data about its contacts with brokers (class Liveness)."""
+"""Invariants of the data that a nameserver has about its contacts with brokers (class Liveness)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Tests of the audit log: each change that a person makes leaves a line.
+"""Tests of the audit log, which contains a line for each change that a person makes.
 
-In a flood of changes the number of lines is bounded, and the log states how many lines were suppressed.
+In a flood of changes, the number of lines is limited, and the log states how many lines were suppressed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Tests of commands as the log holds them: round trips, limits, and bytes that must not change."""
+"""Tests of commands in the form that is in the log.
+
+The tests cover encoding and decoding, limits, and bytes that must not change.
+"""
 
 from __future__ import annotations
 
@@ -146,8 +149,8 @@ def test_log_form_is_what_older_logs_hold(command: Command, golden: str) -> None
 
 
 def test_data_version_and_topics_keep_their_place_in_the_log_form() -> None:
-    # The log contains names of attributes of routekeeper.remoting. If a name changed, members could not read
-    # older logs.
+    # The log contains attribute names of classes in routekeeper.remoting. If such a name changed, members
+    # could not read older logs.
     data = encode_command(registration(topics=1))
     for word in (b"state_version\x01", b"timestamp\x02", b"counter\x03", b"\x95\xa2t0\x04\x04\x06\x00"):
         assert word in data
@@ -200,7 +203,10 @@ def test_command_with_many_topics_is_written_and_read_in_steps(
 
 
 def long_form(*fields: object) -> bytes:
-    """Return a long update command in the log's form; `fields` replace the values of its last fields."""
+    """Return a long update command in the form that is in the log.
+
+    The arguments `fields` replace the values of its last fields.
+    """
     array = msgspec.msgpack.decode(msgspec.msgpack.encode(update(20_000)))
     return bytes((UPDATE_FORMAT, 0)) + msgspec.msgpack.encode([*array[: len(array) - len(fields)], *fields])
 
@@ -325,7 +331,7 @@ def test_batch_above_the_limit_of_an_entry_is_refused() -> None:
         encode_batch(Batch(proposals=(proposal, proposal)))
 
 
-# -- every member reads what one member writes --------------------------------------------------------------
+# -- every member can read the commands that another member writes ------------------------------------------
 
 
 TEXT = st.one_of(
@@ -349,7 +355,10 @@ ANY_COMMANDS = st.one_of(
 
 @given(command=ANY_COMMANDS)
 def test_what_is_written_is_read_by_every_member_at_any_size(command: Command) -> None:
-    """Lower both limits, so that some tested commands are below and some are above each limit."""
+    """Every member can read commands of any size.
+
+    The test lowers both limits, so that some of its commands are below each limit and some are above.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commands, "COMMAND_BYTES_MAX", 600)
         patch.setattr(commands, "INFLATED_BYTES_MAX", 2500)

@@ -1,4 +1,4 @@
-"""Tests of the answers to each request: the handlers compute an answer or a command from a route table."""
+"""Tests of the handlers, which compute the answer to a request, or a command, from a route table."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.registrations import decided
 
 @dataclass
 class Sender:
-    """A nameserver with one table, without a mode: it applies each command at once."""
+    """A nameserver with one route table and without a mode. It applies each command at once."""
 
     table: RouteTable = field(default_factory=RouteTable)
     settings: NamesrvSettings = field(default_factory=NamesrvSettings)
@@ -123,7 +123,7 @@ def unregistration(addr: str = "10.0.0.1:10911", broker_id: str = "0", name: str
 
 
 def the_long_way(request: Request) -> Registration | Answer:
-    """Decode a registration with the slow readers, which accept every valid form (no fast path)."""
+    """Decode a registration with the slow readers, which accept every valid form."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RegisterBrokerFields, "parse", RegisterBrokerFields.parse_slowly)
         for module in "routekeeper.remoting.registration", "routekeeper.nameserver.registration":
@@ -132,7 +132,7 @@ def the_long_way(request: Request) -> Registration | Answer:
 
 
 def meant(decoded: Registration | Answer) -> object:
-    """Return a decoded registration as a value that can be compared, with its topics decoded."""
+    """Return a decoded registration as a comparable value; its topics are decoded, too."""
     if isinstance(decoded, Answer):
         return decoded
     parts = {name: getattr(decoded, name) for name in decoded.__struct_fields__ if name != "table"}
@@ -337,7 +337,10 @@ def test_registration_that_differs_in_anything_kept_is_a_command(changes: dict[s
 
 
 def test_an_older_counter_that_is_no_late_copy_overwrites() -> None:
-    """The mode has already asked Liveness: this is no late copy, so the older counter must overwrite."""
+    """A registration with an older counter overwrites the record, because it is no late copy.
+
+    The mode has already asked Liveness whether the registration is a late copy.
+    """
     sender = Sender()
     sender.register(counter=5, perm=6)
     sender.register(counter=4, perm=4)
@@ -365,7 +368,8 @@ def test_topics_absent_from_a_body_stay_unless_the_setting_removes_them() -> Non
 
 
 def test_regression_delete_topic_with_broker_registration_spares_the_others_on_an_increment() -> None:
-    # RocketMQ 5.1.4+ deletes all other topics of the broker, because an increment contains only one topic.
+    # RocketMQ 5.1.4 and later delete all other topics of the broker, because an increment contains only one
+    # topic.
     sender = Sender(settings=NamesrvSettings(delete_topic_with_broker_registration=True))
     sender.register(topics=("t1", "t2", "t3"))
     sender.register(counter=2, topics=("t2",))
@@ -373,11 +377,13 @@ def test_regression_delete_topic_with_broker_registration_spares_the_others_on_a
 
 
 def test_regression_lost_increment_is_repaired_by_the_next_full_registration() -> None:
-    # In RocketMQ, the next increment that arrives advances the broker's version in the nameserver. The
-    # nameserver then skips every full registration of that version, so the lost topic stays missing.
+    # In RocketMQ, the next increment that arrives advances the version of the broker that the nameserver
+    # stores. Then the nameserver skips every full registration of this version, so the lost topic stays
+    # missing.
     sender = Sender()
     sender.register(topics=("t1", "t2"), counter=1)
-    # The increment with counter=2, which created t3, gets lost. The increment with counter=3 creates t4.
+    # The increment with counter=2 would have created t3, but it is lost. The increment with counter=3 creates
+    # t4.
     sender.register(topics=("t4",), counter=3)
     assert sender.table.view.topics() == ["t1", "t2", "t4"]
     question = registration()[1]
@@ -411,8 +417,8 @@ def test_first_registration_with_one_topic_is_accepted_and_incomplete() -> None:
 
 
 def test_regression_registration_above_the_frame_limit_arrives_compressed_or_split() -> None:
-    # The body of 60,000 topics is larger than 16 MiB without compression. RocketMQ's brokers cannot register
-    # it.
+    # Without compression, the body of 60,000 topics is larger than 16 MiB, so RocketMQ's brokers cannot
+    # register it.
     names = tuple(f"topic-{i:060d}" for i in range(60_000))
     sender = Sender()
     code, header, body, version = registration(topics=names, compressed=True)
@@ -437,7 +443,7 @@ def test_regression_ipv6_addresses_work_in_every_field() -> None:
     assert sender.table.view.record(BrokerKey(ClusterName("c"), BrokerAddr(addr))) is None
 
 
-# -- two addresses with one broker id ---------------------------------------------------------------------
+# -- two broker addresses with the same broker id ---------------------------------------------------------
 
 
 def test_last_of_two_masters_wins_without_state_versions_and_its_topics_count() -> None:
@@ -449,8 +455,8 @@ def test_last_of_two_masters_wins_without_state_versions_and_its_topics_count() 
     assert data.broker_addrs == {0: "y:1"}
     assert sender.route("t1").queue_datas[0].perm == 4
     sender.register(addr="x:1", topics=("t1", "t2"))
-    # The versions are equal, but a broker that takes over an id from another address counts as a new
-    # registration.
+    # The versions are equal, but the registration is applied: a broker that takes over an id from another
+    # address counts as new.
     assert sender.route("t1").queue_datas[0].perm == 6
 
 
@@ -485,8 +491,8 @@ def test_role_switch_lists_an_address_once() -> None:
 def test_unregistration_is_a_command_that_matches_by_address() -> None:
     sender = Sender()
     sender.register()
-    # Only the address matters: an unregistration with the right id and another address removes nothing. With
-    # the right address it removes the broker, even if the id is wrong.
+    # Only the address matters. An unregistration with the right id but another address removes nothing. An
+    # unregistration with the right address removes the broker, even if the id is wrong.
     assert sender.ask(RequestCode.UNREGISTER_BROKER, unregistration("10.0.0.9:1")).code == 0
     assert sender.table.view.record(A) is not None
     assert sender.ask(RequestCode.UNREGISTER_BROKER, unregistration(broker_id="7")).code == 0
@@ -496,8 +502,8 @@ def test_unregistration_is_a_command_that_matches_by_address() -> None:
 
 
 def test_regression_stale_unregister_does_not_remove_the_new_master() -> None:
-    # RocketMQ 4.9 compares only the id: the old master's unregistration removed the new master with the same
-    # id.
+    # RocketMQ 4.9 compares only the id. So the late unregistration of the old master removed the new master,
+    # which had the same id.
     sender = Sender()
     sender.register(addr="old:1")
     sender.register(addr="new:1")
@@ -506,8 +512,8 @@ def test_regression_stale_unregister_does_not_remove_the_new_master() -> None:
 
 
 def test_regression_expiry_judged_before_a_new_registration_is_void() -> None:
-    # In RocketMQ, a broker may register while a scan for silent brokers runs: the scan then removes the new
-    # record.
+    # In RocketMQ, a broker may register during a scan for silent brokers. Then the scan removes the broker's
+    # new record.
     sender = Sender()
     sender.register()
     record = sender.table.view.record(A)
@@ -862,7 +868,7 @@ def test_no_request_without_arguments_raises(code: int, body: bytes) -> None:
     assert sender.ask(code, {}, body).code in (0, 1, 17, 22)
 
 
-# -- bases of decisions, and history --------------------------------------------------------------------
+# -- commands that depend on earlier states, and history ------------------------------------------------
 
 
 def test_command_about_something_absent_names_the_table_revision() -> None:

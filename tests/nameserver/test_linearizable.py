@@ -1,8 +1,8 @@
 """Tests of linearizable reads of three real nameservers.
 
-The tests use a topic's route as a register: request 217 writes the topic's number of read queues. Request
-105, which is every client's route query, reads this number. A setting makes requests over RocketMQ's protocol
-linearizable; over HTTP a parameter of the request does so.
+The tests use a topic's route as a register, a value that clients write and read. Request 217 writes the
+topic's number of read queues. Request 105, the route query of all clients, reads this number. A setting makes
+reads over RocketMQ's protocol linearizable. Over HTTP, a parameter of the request does the same.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ pytestmark = [pytest.mark.faults, pytest.mark.one_core, pytest.mark.timeout(180)
 CONDITION_S = 60.0
 MEMBERS = 3
 ROUNDS = 300
-#: Maximum seconds until a read is refused: 2.5 s by contract, and more for a busy machine.
+#: Maximum seconds until a read is refused. The contract allows 2.5 s; a busy machine needs more.
 REFUSED_WITHIN_S = 4.0
 NAME, BROKER_ADDR = "broker-a", "10.0.0.1:10911"
 
 
 @dataclass(kw_only=True)
 class Member:
-    """One nameserver process; after a restart it has the same addresses and data."""
+    """One nameserver process. It has the same addresses and data after each restart."""
 
     root: Path
     number: int
@@ -84,7 +84,7 @@ class Member:
                     ),
                     *("--listen", self.listen, "--http", self.http, "-c", str(settings)),
                     *("--data", str(self.root / f"data{self.number}")),
-                    # A long election timeout keeps the leader during a test, even on a busy machine.
+                    # A long election timeout keeps the same leader during a test, even on a busy machine.
                     *("--election-timeout-ms", "1000"),
                 ],
                 stdout=subprocess.PIPE,
@@ -121,7 +121,7 @@ class Member:
             self.signal(signal.SIGCONT)
 
     def get(self, path: str) -> tuple[int, Any]:
-        """Send a GET request over HTTP; return status and content, or status 0 without an answer."""
+        """Send a GET request over HTTP; return its status and content, or status 0 if there is no answer."""
         try:
             with urllib.request.urlopen(f"http://{self.http}{path}", timeout=CONDITION_S) as response:
                 text = response.read()
@@ -139,7 +139,7 @@ class Member:
 
 
 class Cluster:
-    """Three members, and one broker that is registered with all members over lasting connections."""
+    """Three members, and one broker that is registered with each member over an open connection."""
 
     def __init__(self, root: Path) -> None:
         ports = free_addresses(3 * MEMBERS)
@@ -224,7 +224,10 @@ def refused(answer: RemotingCommand) -> bool:
 
 
 def write(client: BlockingClient, member: Member, topic: str, value: int) -> None:
-    """Repeat a write until the member acknowledges it, because it refuses writes during an election."""
+    """Repeat a write until the member acknowledges it.
+
+    A member refuses writes during an election.
+    """
 
     def acknowledged() -> bool:
         try:
@@ -237,9 +240,9 @@ def write(client: BlockingClient, member: Member, topic: str, value: int) -> Non
 
 
 def read(client: BlockingClient, member: Member, topic: str) -> int | None:
-    """Repeat a read until the member answers it, because it refuses reads during an election.
+    """Repeat a read until the member answers it.
 
-    An answered read must never return an old value.
+    A member refuses reads during an election. If it answers a read, it must not return an old value.
     """
     answers: list[RemotingCommand] = []
 
@@ -282,7 +285,7 @@ def test_requests_of_one_segment_are_answered_in_order_behind_one_barrier(cluste
         answers = list(answers_of(connection, len(sent)))
     assert [answer.opaque for answer in answers] == [command.opaque for command in sent]
     assert [value_of(answer) for answer in answers] == [7, 8, 7, 7, 8] * 20
-    # TCP may split the requests into several segments, and each segment needs its own barrier.
+    # TCP may split the requests into up to five segments. Each segment needs its own barrier.
     assert 1 <= figure(reader, "barriers") - before <= 5
 
 
@@ -301,7 +304,7 @@ def test_a_stopped_leader_delays_reads_but_never_makes_them_stale(cluster: Clust
     survivors = [member for member in cluster.members if member is not leader]
     with BlockingClient() as client, BlockingClient() as late:
         write(client, leader, "T", 1)
-        assert read(late, leader, "T") == 1  # also opens the connection for the later read
+        assert read(late, leader, "T") == 1  # this read also opens the connection for the later read
         answers: list[RemotingCommand] = []
         with leader.paused():
             begun = time.monotonic()
@@ -312,12 +315,13 @@ def test_a_stopped_leader_delays_reads_but_never_makes_them_stale(cluster: Clust
             write(client, survivors[0], "T", 2)
             for member in survivors:
                 assert read(client, member, "T") == 2
-            # When the stopped leader resumes, it finds this query beside old messages from its followers.
+            # When the stopped leader resumes, it finds this query together with old messages from its
+            # followers.
             reader = threading.Thread(
                 target=lambda: answers.append(late.invoke(leader.listen, read_request("T"), timeout_s=20.0))
             )
             reader.start()
-            time.sleep(0.05)  # the query must arrive before the leader resumes; nothing reports this
+            time.sleep(0.05)  # the query must arrive before the leader resumes; no event shows this
         reader.join(CONDITION_S)
     (answer,) = answers
     assert refused(answer) or value_of(answer) == 2
@@ -369,8 +373,8 @@ def test_every_read_of_the_table_follows_the_freshness_and_nothing_else_does(clu
         begun = time.monotonic()
         over_http = pool.map(lambda path: alone.get(path)[0], [*linearizable, *local])
         with socket.create_connection((host, int(port)), timeout=CONDITION_S) as connection:
-            # Send the configuration query over another connection: here it would come after the refused route
-            # query.
+            # Send the configuration query over another connection. After the refused route query, this
+            # connection closes.
             connection.sendall(b"".join(command.encode() for command in sent[:-1]))
             refusals = list(answers_of(connection, len(reads)))
         with socket.create_connection((host, int(port)), timeout=CONDITION_S) as connection:
@@ -383,7 +387,7 @@ def test_every_read_of_the_table_follows_the_freshness_and_nothing_else_does(clu
 
 
 class Recorder:
-    """Runs callers in separate threads, and records the history of their calls."""
+    """A recorder that runs callers in separate threads and records the history of their calls."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -442,7 +446,7 @@ def test_a_concurrent_history_with_killed_leaders_is_linearizable(cluster: Clust
                 caller=f"write at {member.number}",
             )
         )
-        time.sleep(random.uniform(0, 0.01))  # fewer calls, so that the checker ends soon
+        time.sleep(random.uniform(0, 0.01))  # fewer calls, so that the checker ends sooner
 
     def read(client: BlockingClient, to: Recorder) -> None:
         topic, member = random.choice(topics), random.choice(cluster.members)

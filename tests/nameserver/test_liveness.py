@@ -26,7 +26,7 @@ def at_revision(revision: int | None):  # type: ignore[no-untyped-def]
 
 
 def run(liveness: Liveness, seconds: float, *, start: float = 1000.0) -> float:
-    """Advance the clock by `seconds` in steps of 0.25 s; return the last reading of the timer."""
+    """Advance the clock by `seconds` in steps of 0.25 s; return the time of the last step."""
     now = start
     liveness.advance(now)
     while now < start + seconds:
@@ -148,7 +148,7 @@ def test_record_that_a_former_process_left_goes_with_its_older_connection(*, end
     liveness.registering(A, ONE)
     liveness.registering(A, TWO)
     liveness.closed(TWO, by_us=False, revision_of=at_revision(7))
-    liveness.registering(A, ONE)  # delayed; the former process sent it
+    liveness.registering(A, ONE)  # this message is late; the former process sent it
     if ends_first:
         assert liveness.closed(ONE, by_us=False, revision_of=at_revision(None)) == ()
         liveness.registered(A, ONE, revision=9)
@@ -325,7 +325,10 @@ def test_forgotten_broker_starts_anew_over_any_open_connection() -> None:
 
 
 def known(liveness: Liveness) -> list[BrokerKey]:
-    """Return the brokers that Liveness knows, in the order of their latest change, oldest first."""
+    """Return the brokers that Liveness knows.
+
+    They are in the order of their latest change, oldest first.
+    """
     return [broker for broker, _ in reversed(liveness.changes_since(0))]
 
 
@@ -350,7 +353,10 @@ def test_what_is_remembered_of_brokers_that_went_is_bounded(monkeypatch: pytest.
 
 
 class LivenessMachine(RuleBasedStateMachine):
-    """Events in any order: invariants must hold, and each broker's connection is that of a simple model."""
+    """A model-based test of Liveness, with events in any order.
+
+    The invariants must hold, and each broker must have the same connection as in a simple model.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -418,7 +424,7 @@ LivenessMachine.TestCase.settings = settings(max_examples=60, stateful_step_coun
 TestLivenessMachine = pytest.mark.slow(LivenessMachine.TestCase)
 
 
-# Late copies of registrations: their data version is older than the version in the broker's record.
+# Late copies of registrations. Such a copy has an older data version than the broker's record.
 
 
 @pytest.mark.parametrize(
@@ -444,8 +450,8 @@ def test_a_registration_is_a_late_copy_if_its_version_is_contained_in_the_listed
     assert liveness.is_late(A, ONE, version=version, listed=LISTED) is late
 
 
-# Each case: registrations as (seconds since the previous one, connection, version), and True if the last one
-# is a late copy.
+# Each case has a list of registrations, and True if the last one is a late copy. A registration is a tuple:
+# seconds since the previous registration, connection, version.
 @pytest.mark.parametrize(
     ("steps", "late"),
     [
@@ -453,15 +459,16 @@ def test_a_registration_is_a_late_copy_if_its_version_is_contained_in_the_listed
         ([(0, ONE, OLD), (5, ONE, OLD)], False),
         ([(0, ONE, OLD), (4.75, ONE, OLD)], True),
         ([(0, ONE, OLD), (2, ONE, OLD), (2, ONE, OLD), (2, ONE, OLD)], False),
-        ([(0, ONE, OLD), (30, TWO, OLD)], False),  # each one comes over the connection that was newest then
+        ([(0, ONE, OLD), (30, TWO, OLD)], False),  # each over the broker's newest connection
         ([(0, ONE, OLD), (10, TWO, LISTED), (30, ONE, OLD)], True),
         ([(0, ONE, OLD), (10, ONE, LISTED), (30, ONE, OLD)], True),
         ([(0, ONE, OLD), (10, ONE, LISTED), (30, ONE, OLD), (30, ONE, OLD)], False),
         ([(0, TWO, OLD), (30, ONE, OLD)], True),
         ([(0, TWO, OLD), (30, ONE, OLD), (1, TWO, OLD)], False),
         ([(0, TWO, LISTED), (0, ONE, OLD), (30, TWO, OLD)], True),
-        ([(0, ONE, OLD), (10, ONE, DataVersion(counter=1)), (10, ONE, OLD)], True),  # another version between
-        ([(0, ONE, OLD), (10, ONE, DataVersion(counter=9)), (10, ONE, OLD)], True),  # a newer version between
+        # A registration with a third version arrives between two with the version OLD.
+        ([(0, ONE, OLD), (10, ONE, DataVersion(counter=1)), (10, ONE, OLD)], True),
+        ([(0, ONE, OLD), (10, ONE, DataVersion(counter=9)), (10, ONE, OLD)], True),
     ],
 )
 def test_a_broker_that_repeats_an_older_version_has_gone_back(

@@ -1,4 +1,4 @@
-"""Tests of the program: the line that it prints at its start, its exit codes, and signals."""
+"""Tests of the program mqnamesrv: the line that it prints at its start, its exit codes, and signals."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_signal_ends_it_cleanly_with_connections_open(tmp_path: Path, number: si
 
 def test_closed_terminal_does_not_end_what_was_started_to_outlive_it(tmp_path: Path) -> None:
     with (
-        inherited(signal.SIGHUP, signal.SIG_IGN),  # ignores SIGHUP, as nohup does
+        inherited(signal.SIGHUP, signal.SIG_IGN),  # SIGHUP is ignored, as under nohup
         started(tmp_path, "--http", "off") as (process, ready),
         BlockingClient() as client,
     ):

@@ -1,6 +1,6 @@
-"""Tests of files that are not regular, far too large, or of a newer release: the nameserver ends.
+"""Tests of files that are not regular, far too large, or of a newer release.
 
-It prints only one line, which names the file.
+The nameserver ends and prints only one line, which names the file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def limit_memory() -> None:
 
 
 def one_line_of(*arguments: str) -> str:
-    """Return the one line that a nameserver prints before it ends with exit code 2."""
+    """Run a nameserver; return the only line that it prints before it ends with exit code 2."""
     listen = () if "-c" in arguments else ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
     command = [sys.executable, "-m", "routekeeper.nameserver", *listen, *arguments]
     ended = subprocess.run(

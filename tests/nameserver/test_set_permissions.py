@@ -1,6 +1,6 @@
-"""Tests of permissions that an operator set by requests 205 and 327 while the broker goes on registering.
+"""Tests of the permissions that an operator sets by requests 205 and 327.
 
-They run in both modes.
+The broker continues to register meanwhile. The tests run in both modes.
 """
 
 from __future__ import annotations
@@ -71,7 +71,10 @@ class Nameserver:
         return answer
 
     def register(self, broker: str, counter: int, **topics: int) -> None:
-        """Register topics, each with its permission; a registration with a single topic is an increment."""
+        """Register topics, each with its permission.
+
+        A registration with a single topic is an increment.
+        """
         configs = tuple(
             TopicConfig(topic_name=f"{broker}-{name}", perm=perm) for name, perm in topics.items()
         )
@@ -101,7 +104,7 @@ def ready(http: str) -> bool:
 def nameserver(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Nameserver]:
-    """Yield one nameserver of each mode for all tests; each test uses its own broker."""
+    """Yield one nameserver of each mode for all tests. Each test uses its own broker."""
     running = Nameserver(tmp_path_factory.mktemp(request.param), request.param)
     try:
         yield running
@@ -125,8 +128,8 @@ def test_permission_that_an_operator_set_survives_an_increment_and_the_report_af
     assert nameserver.perms(broker, "T1", "T2") == [set_to, set_to]
     nameserver.register(broker, 2, T3=said)
     nameserver.register(broker, 2, T1=said, T2=said, T3=said)
-    # RocketMQ 5.3.3 shows the same: T3 was registered after the operator's change, so T3 has the broker's
-    # value.
+    # In RocketMQ 5.3.3, the result is the same. T3 was registered after the operator's change, so T3 has the
+    # broker's value.
     assert nameserver.perms(broker, "T1", "T2", "T3") == [set_to, set_to, said]
 
 
@@ -158,7 +161,7 @@ def test_permission_in_a_lost_increment_is_repaired_by_the_next_report(
     if wiped_before:
         nameserver.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": broker})
         nameserver.register(broker, 2, T1=4, T2=6)
-    # The increment with T1=6 and counter 3 is lost.
+    # The increment with T1=6 and counter 3 is lost on its way.
     nameserver.register(broker, 4, T2=6)
     nameserver.register(broker, 4, T1=6, T2=6)
     assert nameserver.perms(broker, "T1", "T2") == [6, 6]

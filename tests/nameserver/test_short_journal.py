@@ -1,4 +1,7 @@
-"""Test that a member's journal stays short, because a restarted member applies it before it serves."""
+"""A member's journal stays short.
+
+This is necessary because a restarted member applies its journal before it serves.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def test_a_storm_of_registrations_leaves_at_most_3_MiB_of_journal(tmp_path: Path
     (raft,) = free_addresses(1)
     group = ("--mode", "raft", "--raft", raft, "--peers", raft, "--http", "off")
     with started(tmp_path, *group) as (_, ready), BlockingClient() as client:
-        for number in range(20):  # about 0.2 MB each after compression
+        for number in range(20):  # each entry has about 0.2 MB after compression
             topics = tuple(f"{chance.getrandbits(128):032x}" for _ in range(10_000))
             request = registration(f"broker-{number}", f"10.0.0.{number}:10911", topics, counter=1)
             assert client.invoke(ready["listen"], request, timeout_s=30).code == 0

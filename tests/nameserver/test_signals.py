@@ -1,4 +1,7 @@
-"""Tests of signals that end a nameserver: the first signal, a repeat within a second, and a later signal."""
+"""Tests of the signals that end a nameserver.
+
+The tests send a first signal, repeat it within a second, or send another signal later.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ ATTEMPTS = 5
 
 
 class Busy:
-    """A nameserver that is busy for 2.5 s, because it works on one change, which waits for a leader."""
+    """A nameserver that is busy for 2.5 s.
+
+    It works on a change that waits for a leader.
+    """
 
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
         self.process = process
@@ -73,7 +79,7 @@ def busy(tmp_path: Path) -> Iterator[Busy]:
         try:
             with socket.create_connection((host, int(port)), timeout=CONDITION_S) as client:
                 client.sendall(change.encode() + question.encode())
-                assert client.recv(1)  # answers the second request: the change before it has arrived
+                assert client.recv(1)  # it answers the question, so the change before has arrived
                 yield Busy(process, log)
         finally:
             process.kill()
@@ -86,7 +92,10 @@ def busy(tmp_path: Path) -> Iterator[Busy]:
 def test_a_repeat_of_the_signal_within_a_second_changes_nothing(
     tmp_path: Path, second: signal.Signals
 ) -> None:
-    """Supervisors signal a process and also its process group, so the same signal can arrive twice."""
+    """If the same signal arrives twice within a second, the second signal must do nothing.
+
+    Supervisors signal a process and also its process group.
+    """
     for attempt in range(ATTEMPTS):
         folder = tmp_path / str(attempt)
         folder.mkdir()
@@ -107,7 +116,7 @@ def test_a_second_signal_after_more_than_a_second_ends_it_at_once(tmp_path: Path
     with busy(tmp_path) as server:
         server.process.send_signal(signal.SIGTERM)
         server.wait_for_log("stopping signal=SIGTERM")
-        # Stop the process, so that it cannot end before the second signal, even on a slow machine.
+        # Pause the process, so that it cannot end before the second signal, even on a slow machine.
         server.process.send_signal(signal.SIGSTOP)
         time.sleep(1.1)  # the second signal must come more than 1 s after the first
         server.process.send_signal(signal.SIGINT)

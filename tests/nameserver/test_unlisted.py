@@ -1,4 +1,4 @@
-"""Tests of brokers that registered but are in no table: a process remembers a bounded number of them."""
+"""A process remembers only a limited number of brokers that registered but are in no table."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_forgotten_name_that_registers_again_is_known_again(monkeypatch: pytes
     first, second = names(2)
     liveness.registering(first, ONE)
     liveness.registering(second, ONE)
-    liveness.registered(first, ONE, revision=4)  # the earlier proposal is applied later
+    liveness.registered(first, ONE, revision=4)  # the former proposal is applied later
     liveness.registering(first, ONE)
     check(liveness)
     assert connected(liveness) == {first, second}
@@ -57,7 +57,10 @@ def test_a_forgotten_name_that_registers_again_is_known_again(monkeypatch: pytes
 def test_names_whose_records_are_gone_count_as_names_without_a_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A stranger registers and unregisters many names, one after the other."""
+    """A name whose record is gone counts as a name without a record.
+
+    In this test, a stranger registers and unregisters many names, one after the other.
+    """
     monkeypatch.setattr(liveness_module, "SPARE_MAX", 3)
     liveness = Liveness()
     keys = names(6)
@@ -83,14 +86,17 @@ def test_names_of_many_connections_are_bounded_together(monkeypatch: pytest.Monk
 def test_older_connections_of_brokers_with_a_record_are_bounded_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A stranger registers the same listed broker over each of many connections."""
+    """The older connections of listed brokers are limited in total.
+
+    In this test, a stranger registers the same listed broker over each of many connections.
+    """
     monkeypatch.setattr(liveness_module, "SPARE_MAX", 3)
     liveness = Liveness()
     for number in range(1, 10):
         liveness.registering(A, ConnectionId(number))
         liveness.registered(A, ConnectionId(number), revision=number)
         check(liveness)
-    for number in range(1, 4):  # again over the oldest connections
+    for number in range(1, 4):  # register again over the oldest connections
         liveness.registering(A, ConnectionId(number))
         liveness.registered(A, ConnectionId(number), revision=number + 9)
         check(liveness)

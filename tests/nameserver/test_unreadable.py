@@ -1,4 +1,4 @@
-"""Tests of bytes that are no valid text or are nested too deeply: each decoder must raise its own error.
+"""If bytes are no valid text or are nested too deeply, each decoder must raise its own error.
 
 For such bytes, msgspec raises other exceptions than its own error class. A stranger can send such bytes in
 its first frame.
@@ -37,7 +37,7 @@ def _hello(frame: bytes) -> object:
 def _longer(value: bytes) -> bytes:
     """Return a short array with one more element, which is nested too deeply.
 
-    Readers skip unknown elements, because a later version may add some.
+    Readers skip unknown elements, because a later version may add elements.
     """
     return bytes((value[0] + 1,)) + value[1:] + _DEEP
 

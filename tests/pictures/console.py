@@ -1,7 +1,7 @@
-"""Pictures of the console for README and docs: ``python -m tests.pictures.console`` (``make pictures``).
+"""Makes the pictures of the console for README and docs.
 
-The pictures show the page in a headless Chromium. The nameservers are real processes, and they hold different
-routes.
+``python -m tests.pictures.console`` (``make pictures``) runs the program. The pictures show the page in a
+headless Chromium. The nameservers are real processes, and they hold different routes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.waiting import WITHIN_S
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "docs" / "console"
 WIDTHS: Final = (360, 768, 1280, 1920)
-#: Name of each picture, address of its page, and a text that the page shows once it is complete.
+#: For each picture: its name, the address of its page, and a text that the page shows when it is complete.
 PAGES: Final = (
     ("cluster", "#/", "of 8 brokers are not the same"),
     ("topics", "#/topics?contains=order", "orders-created"),

@@ -1,4 +1,4 @@
-"""Time to the console's first screen at 100,000 topics and 300 brokers.
+"""Measures the time until the console shows its first screen, with 100,000 topics and 300 brokers.
 
 ``python -m tests.pictures.first_screen`` prints medians of nine measurements, in ms:
 
@@ -6,9 +6,9 @@
 - the time that the browser needs to show a page of two letters, without style or script,
 - the time from the browser's navigation to the first rows, and to all rows.
 
-A new window of Chromium needs about a second to load 400 files of its own, for the list below its address
-bar. People open the console in a browser that is already running. Therefore each measurement begins when the
-browser is idle.
+Each measurement begins when the browser is idle, because people open the console in a browser that is already
+running. A new window of Chromium needs about a second to load 400 files of its own, for the list below its
+address bar.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ PATHS: Final = (
     "/v1/topics?contains=orders-0&limit=100",
     "/v1/console/topics/orders-000007",
 )
-#: Script that returns two times in ms after navigation: when the page had its first row, and when it had all.
+#: Script that returns two times in ms after navigation: the time when the page had its first row, and the
+#: time when it had all rows.
 _SHOWN: Final = """() => new Promise((resolve) => {
   let begun = 0;
   const look = () => {
@@ -50,13 +51,13 @@ _SHOWN: Final = """() => new Promise((resolve) => {
   look();
 })"""
 _EMPTY: Final = "() => new Promise((resolve) => requestAnimationFrame(() => resolve(performance.now())))"
-#: The browser is idle if all its processes together use less than IDLE_S of processor time within LOOK_S.
+#: The browser is idle if all its processes together use less than IDLE_S of CPU time within LOOK_S.
 LOOK_S: Final = 0.3
 IDLE_S: Final = 0.015
 
 
 def await_idle() -> None:
-    """Wait until the programs that this process started, the browser among them, are idle."""
+    """Wait until the programs that this process started are idle. The browser is one of these programs."""
 
     def is_idle() -> bool:
         before = _used_s()
@@ -67,7 +68,7 @@ def await_idle() -> None:
 
 
 def _used_s() -> float:
-    """Return the processor time in seconds of all processes that this process has started."""
+    """Return the CPU time in seconds of all processes that this process has started."""
     used_s = 0.0
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -1,4 +1,4 @@
-"""Pictures of the playground for the documents: ``python -m tests.pictures.playground``."""
+"""Makes the pictures of the playground for the documents: ``python -m tests.pictures.playground``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.browser import chromium, page_of
 FILE: Final = Path(__file__).resolve().parents[2] / "docs" / "playground.png"
 WIDTH, HEIGHT = 1440, 1220
 QUIET_MS = 12_000
-"""Milliseconds from the page's start to the partition; until then its timeline shows right answers."""
+"""Milliseconds from the page's start to the partition; until then the timeline shows correct answers."""
 SEEN_MS = 5_000
 
 
 def main() -> None:
-    """Partition the network in three designs at the same time, and take a picture of the page."""
+    """Partition the network in three designs at the same time, then take a picture of the page."""
     with (
         tempfile.TemporaryDirectory() as out,
         session("--divisor", "30", out=Path(out)) as played,

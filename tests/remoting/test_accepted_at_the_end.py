@@ -19,7 +19,7 @@ from routekeeper.remoting.http.listener import HttpConnections
 from routekeeper.remoting.transport import split_address
 from routekeeper.remoting.transport.server import RemotingServer
 
-#: Rounds of the event loop between the arrival of a connection and the close of the server.
+#: Numbers of event loop iterations between the arrival of a connection and the close of the server.
 TURNS = range(5)
 Serving = Callable[[], AbstractAsyncContextManager[str]]
 
@@ -64,7 +64,7 @@ def test_no_connection_outlives_the_close_of_its_server(run: Callable[[Any], Any
                 try:
                     assert peer.recv(1) == b"", turns
                 except ConnectionResetError:
-                    pass  # closed before the server accepted it
+                    pass  # the server closed its listener before it accepted the connection
     finally:
         gc.enable()
         gc.collect()

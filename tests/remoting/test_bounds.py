@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routekeeper.remoting import fields as module
-from routekeeper.remoting.bodies import HeartbeatData, LockBatch
+from routekeeper.remoting.bodies import HeartbeatData, LockBatch, SubscriptionData
 from routekeeper.remoting.bounds import (
     ADDR_MAX,
     ARGUMENTS_MAX,
@@ -21,6 +21,7 @@ from routekeeper.remoting.bounds import (
     GROUPS_MAX,
     NAME_MAX,
     REQUEST_HEADER_MAX,
+    TAGS_MAX,
     TOPIC_NAME_MAX,
     is_address,
 )
@@ -31,6 +32,7 @@ from routekeeper.remoting.fields import Fields, RegisterBrokerFields
 from routekeeper.remoting.frame import encode_frame
 from routekeeper.remoting.route import decode_queue_datas, decode_route
 from routekeeper.remoting.transport import split_address
+from tests.cost import least_cpu_s
 
 LONG = "x" * 2_000_000
 NAMES = (
@@ -202,6 +204,14 @@ def subscribed(**members: object) -> bytes:
     return heartbeat(consumerDataSet=[{"groupName": "g", "subscriptionDataSet": subscriptions}])
 
 
+def subscribed_often(count: int, **members: object) -> bytes:
+    """Return a heartbeat of two groups, each with a number of equal subscriptions."""
+    subscriptions = [{"topic": f"t{number}"} | members for number in range(count)]
+    return heartbeat(
+        consumerDataSet=[{"groupName": name, "subscriptionDataSet": subscriptions} for name in "gh"]
+    )
+
+
 BODIES = {
     "client id": (
         heartbeat(clientID="c" * CLIENT_ID_MAX),
@@ -234,6 +244,21 @@ BODIES = {
         ),
         f"topic has {TOPIC_NAME_MAX + 1} characters",
     ),
+    "tags": (
+        subscribed(tagsSet=[""] * TAGS_MAX),
+        subscribed(tagsSet=[""] * (TAGS_MAX + 1)),
+        f"tagsSet has {TAGS_MAX + 1} entries in all subscriptions",
+    ),
+    "codes of tags": (
+        subscribed(codeSet=[0] * TAGS_MAX),
+        subscribed(codeSet=[0] * (TAGS_MAX + 1)),
+        f"codeSet has {TAGS_MAX + 1} entries in all subscriptions",
+    ),
+    "codes of several subscriptions": (
+        subscribed_often(2, codeSet=[0] * (TAGS_MAX // 4)),
+        subscribed_often(3, codeSet=[0] * (TAGS_MAX // 4)),
+        f"codeSet has {TAGS_MAX * 3 // 2} entries in all subscriptions",
+    ),
     "expression type": (
         subscribed(expressionType="x" * CHOICE_MAX),
         subscribed(expressionType="x" * CHOICE_MAX + "\U0001f600"),
@@ -254,6 +279,27 @@ def test_each_bound_of_a_heartbeat_holds(fits: bytes, exceeds: bytes, said: str)
     HeartbeatData.decode(fits)
     with pytest.raises(RemoteProtocolError, match=said):
         HeartbeatData.decode(exceeds)
+
+
+def test_codes_of_a_single_subscription_have_a_bound() -> None:
+    SubscriptionData.from_json({"topic": "t", "codeSet": [0] * TAGS_MAX})
+    with pytest.raises(RemoteProtocolError, match=f"codeSet has {TAGS_MAX + 1} entries"):
+        SubscriptionData.from_json({"topic": "t", "codeSet": [0] * (TAGS_MAX + 1)})
+
+
+@pytest.mark.parametrize(
+    "member", [{"codeSet": [0] * 30_000}, {"tagsSet": [""] * 20_000}], ids=["codes", "tags"]
+)
+def test_heartbeat_of_the_largest_size_is_refused_at_little_cost(member: dict[str, list[object]]) -> None:
+    body = subscribed_often(8, **member)
+    assert 900_000 < len(body) < 1 << 20
+
+    def read() -> None:
+        with pytest.raises(RemoteProtocolError, match="entries in all subscriptions"):
+            HeartbeatData.decode(body)
+
+    # Reading these codes one by one takes 80 ms.
+    assert least_cpu_s(lambda: read, below=0.03) < 0.03
 
 
 def test_names_in_a_lock_have_bounds() -> None:

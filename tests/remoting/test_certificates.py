@@ -1,4 +1,4 @@
-"""Tests of the expiry times of certificates, read from files, and of the warnings before they expire.
+"""Tests of certificates' expiry times, and of the warnings before the certificates expire.
 
 There is one warning at each threshold.
 """
@@ -25,14 +25,14 @@ def text(name: str) -> str:
 
 def test_the_end_of_each_certificate_in_a_file_is_read() -> None:
     member, authority = ends_of(text("member")), ends_of(text("authority"))
-    assert time.gmtime(member[0]).tm_year == 2120  # as GeneralizedTime: four digits for the year
+    assert time.gmtime(member[0]).tm_year == 2120  # the form GeneralizedTime has four digits for the year
     assert ends_of(f"a comment\n{text('member')}{text('authority')}") == member + authority
     assert ends_of(text("expired"))[0] < time.time()
 
 
 def test_an_end_before_2050_is_read_too(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    cert, _ = authority.issue(days=10)  # as UTCTime: two digits for the year
+    cert, _ = authority.issue(days=10)  # the form UTCTime has two digits for the year
     assert 9.9 * DAY_S < ends_of(Path(cert).read_text())[0] - time.time() <= 10 * DAY_S
 
 

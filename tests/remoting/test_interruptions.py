@@ -1,7 +1,7 @@
-"""A caller of the blocking client is interrupted, for example by KeyboardInterrupt or a greenlet's timeout.
+"""Interruptions of one caller of the blocking client must not harm other callers on the same connection.
 
-Other callers that use the same connection must not suffer: no request continues a frame that was cut off, and
-the answers are still read.
+Examples of interruptions are KeyboardInterrupt and a greenlet's timeout. The client must not send a request
+behind a frame that was cut off. The other callers must still get their answers.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def interrupt() -> Iterator[Callable[[], None]]:
 
 
 def wait_until_inside(thread: int, function: str) -> None:
-    """Wait until a thread executes a function that calls no other Python function."""
+    """Wait until ``function`` is the innermost Python function that the thread executes."""
     wait_until(
         lambda: sys._current_frames()[thread].f_code.co_name == function, f"the thread is in {function}"
     )

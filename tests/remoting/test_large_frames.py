@@ -86,7 +86,7 @@ def test_brokers_that_send_more_than_may_be_held_are_all_answered(run: Run) -> N
 
 
 def test_strangers_that_never_finish_their_frames_hold_up_no_broker_for_long(run: Run) -> None:
-    """The strangers' unfinished frames use all the bytes for large frames, and then nothing more arrives.
+    """The strangers' unfinished frames use up the limit for large frames; then the strangers send nothing.
 
     Brokers must still be served.
     """

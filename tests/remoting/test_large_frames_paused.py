@@ -1,4 +1,4 @@
-"""Test of a connection that must wait in the middle of a large frame: the server does not read it."""
+"""Test of a connection that must wait in the middle of a large frame: the server reads nothing from it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_connection_that_has_given_way_to_another_is_not_read_until_its_turn(run
             async with Peer.dial(addr) as second:
                 second.send(frame(2, MIB)[:100_000])
                 await until(lambda: server.received.total == 200_000)
-                server._look_at_intake()  # the server does this every 60 s
+                server._look_at_intake()  # a timer calls this every 60 s
                 first.send(whole[100_000:101_000])
                 await until(lambda: server.received.total == 201_000)
                 # The first connection sent too slowly while the second waited, so now the second may send.

@@ -133,6 +133,13 @@ def test_broken_text_is_refused(text: str) -> None:
         loads(text)
 
 
+@pytest.mark.parametrize("name", [b"\xb6", b"\xb7", b"\xed\xa0\x80"], ids=repr)
+@pytest.mark.parametrize("form", [b'{"clientId":"%b"}', b'{"%b":"c"}', b'{0:"%b"}'], ids=repr)
+def test_names_that_are_not_utf_8_are_refused_and_do_not_become_one_name(form: bytes, name: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="cannot be read"):
+        loads(form % name)
+
+
 def test_object_keys_are_refused_in_requests() -> None:
     text = '{{"topic":"T"}:1}'
     assert loads(text, ANSWER)
@@ -194,8 +201,8 @@ def peak_of(call: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("limits", [REQUEST, ANSWER], ids=["request", "answer"])
 def test_raw_object_keys_in_raw_object_keys_cost_what_they_weigh(limits: Limits) -> None:
-    # A wrong reader escaped keys again at each level: from these 105 bytes it made 134 MB, and from eight
-    # more levels so much that the process ended.
+    # A wrong reader escaped keys again at each level. From these 105 bytes, it made 134 MB. With eight more
+    # levels, it used so much memory that the process ended.
     levels = 26
     text = b"{" * levels + b"1:1" + b"}:1" * (levels - 1) + b"}"
     assert len(text) == 105

@@ -1,6 +1,6 @@
-"""Tests of a listen address or advertised address whose name no resolver answers for: the start fails.
+"""Tests of a start that fails: no resolver answers for the name in a listen address or advertised address.
 
-The program prints one line.
+The program must print one line and end.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
-#: Program, and code of the request by which its settings change.
+#: Each server's program, and the code of the request that changes its settings.
 SERVERS = [pytest.param("nameserver", 318, id="mqnamesrv"), pytest.param("broker", 25, id="mqbroker")]
 
 
@@ -88,7 +88,7 @@ def test_level_changes_at_run_time_and_is_kept(program: str, code: int, start: S
         assert "logLevel=LOUD" in (refused.remark or "")
         assert "DEBUG, INFO, WARNING, ERROR" in (refused.remark or "")
         assert server.change(code, logLevel="debug").code == 0
-        with BlockingClient() as other:  # its faulty request causes lines at level DEBUG
+        with BlockingClient() as other:  # a faulty request causes lines at level DEBUG
             other.invoke(server.addr, RemotingCommand.request(15, {}))
         wait_until(lambda: server.lines(" DEBUG "), "a line of level DEBUG")
         assert server.change(code, logLevel="ERROR").code == 0

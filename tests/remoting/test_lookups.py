@@ -1,4 +1,4 @@
-"""A DNS server that does not answer delays no other request, no event loop, no close and no process exit."""
+"""If a DNS server does not answer, this delays no other request, no event loop, no close and no exit."""
 
 from __future__ import annotations
 

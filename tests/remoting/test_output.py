@@ -1,4 +1,4 @@
-"""A thread that writes output: if nobody reads it, no caller blocks, and the dropped lines are counted."""
+"""Output that a thread writes: if no process reads it, no caller blocks, and dropped lines are counted."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_drain_waits_no_longer_than_it_may_and_only_once() -> None:
     output = OutputThread(reader.write)
     output.put(b"x\n")
     output.drain(0.01)
-    output.drain(WAIT_S * 100)  # must return at once: the first call waited in vain, so no later call waits
+    output.drain(WAIT_S * 100)  # must return at once, because the first call reached its time limit
     reader.reads.set()
 
 
@@ -118,7 +118,7 @@ def test_program_goes_on_while_nobody_reads_its_log_and_says_how_much_is_missing
         text=True,
     )
     assert process.stdout is not None
-    dropped = int(process.stdout.readline())  # the program goes on although nobody has read its log
+    dropped = int(process.stdout.readline())  # the program continues although no process has read its log
     _, text = process.communicate("go on\n", timeout=WAIT_S)
     said = text.splitlines()
     assert any(f"{dropped} log lines were dropped" in line for line in said)

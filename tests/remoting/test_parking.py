@@ -1,4 +1,4 @@
-"""Requests that wait for a read barrier as received bytes.
+"""Requests that wait for a read barrier; the server keeps them as received bytes.
 
 The requests of a connection keep their order, and each request waits for its own barrier.
 """

@@ -1,4 +1,4 @@
-"""Bodies of routes, the cluster table and registrations."""
+"""Tests of the bodies of routes, of the cluster table, and of registrations."""
 
 from __future__ import annotations
 
@@ -231,7 +231,8 @@ def plain(*, topics: tuple[bytes, ...] = (b"T 4 5 6 SINGLE_TAG",), count: int | 
 def test_compressed_registration_of_4_9_has_five_parts_and_no_mappings() -> None:
     body = read(zlib.compress(plain()), compressed=True, version=409)
     assert body.topics == {"T": TopicNumbers("T", 4, 5, 6)}
-    # The same body from a 5.x sender is read, too. Apache's 5.x nameserver would demand the mapping section.
+    # Our nameserver also reads the same body from a 5.x sender. Apache's 5.x nameserver would demand the
+    # mapping section.
     assert read(zlib.compress(plain()), compressed=True) == body
 
 
@@ -544,7 +545,7 @@ def test_static_topics_of_a_large_broker_are_read() -> None:
 
 
 def incompressible(size: int, seed: int) -> str:
-    """Return text that zlib halves; more could exceed the bound on the ratio of a registration."""
+    """Return text that zlib halves. A registration that shrinks more could exceed the ratio limit."""
     return random.Random(seed).randbytes(size // 2).hex()
 
 

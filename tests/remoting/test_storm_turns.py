@@ -1,4 +1,4 @@
-"""Order in which connections get turns (time slices) on the event loop while many brokers register.
+"""While many brokers register, connections get turns (time slices) on the event loop in a fair order.
 
 The clock is simulated.
 """
@@ -77,7 +77,7 @@ def test_requests_of_one_poll_share_one_turn_however_long_reading_takes_between_
     poll, seen = Poll(), list[str]()
     for number in range(53):
         Peer(poll, seen, f"b{number}", takes_s=0.51 * TURN_S).receive(1)
-        poll.now += 0.002  # time in which the loop copies bytes that other sockets have received
+        poll.now += 0.002  # the loop copies bytes of other sockets meanwhile
     assert len(seen) <= 2
     rounds = 0
     while poll.come_round():

@@ -348,7 +348,7 @@ def test_the_handshake_that_was_silent_for_longest_goes_when_there_are_too_many(
     async def test() -> None:
         async with serving(port_context()) as (server, listen):
             server.tls.handshakes._host_max = 3
-            server.tls.handshake_s = 600.0  # so that no handshake is dropped because of its age
+            server.tls.handshake_s = 600.0  # a long limit, so that no handshake is dropped because of its age
             peers = []
             for number in range(5):
                 peer = await Peer.connect(listen)

@@ -101,7 +101,7 @@ def test_session_limits_outstanding_requests_and_wraps_opaques() -> None:
 
 
 def test_session_has_places_for_pulls_and_places_for_other_requests() -> None:
-    """A broker holds pulls for many seconds. They must not take the places of sends and heartbeats."""
+    """A broker holds pulls for many seconds, so pulls must not use up the limit for sends and heartbeats."""
     session = ClientSession(outstanding_max=2)
 
     def pull(timeout_s: float = 30.0) -> int:
@@ -116,7 +116,7 @@ def test_session_has_places_for_pulls_and_places_for_other_requests() -> None:
         session.start(request(310), now=0.0, timeout_s=3.0)
     with pytest.raises(TooManyRequests, match="2 requests wait"):
         session.start(request(310), now=0.0, timeout_s=3.0)
-    # Each way in which a pull ends frees its place.
+    # After each kind of end, a pull must no longer count.
     session.receive(RemotingCommand(code=0, opaque=first, flag=FLAG_RESPONSE, ext_fields={}).encode())
     session.forget(second)
     assert session.expire(1.0) == [third]
@@ -192,7 +192,8 @@ def test_server_answers_each_kind_of_request_byte_by_byte() -> None:
             assert answers[2].remark == "ValueError: planted"
             assert answers[3].remark == " request type 99 not supported"
             writer.write(request(1, b"last").with_opaque(77).encode())
-            assert [answer.opaque for answer in await read_answers(reader, 1)] == [77]  # no answer to oneways
+            # The next answer is this one, so the oneway requests got none.
+            assert [answer.opaque for answer in await read_answers(reader, 1)] == [77]
             assert server.received.total == 0
             writer.close()
 
@@ -392,7 +393,7 @@ def test_answers_that_are_given_later_go_to_who_asked_and_only_if_wanted() -> No
             await until(lambda: bool(kept))
             writer.close()
             await until(lambda: not server.connections)
-            kept[0].send(kept[0].request.reply())  # to a closed connection: this must raise no exception
+            kept[0].send(kept[0].request.reply())  # the connection is closed: this must not raise
 
     asyncio.run(main())
 
@@ -856,7 +857,7 @@ def test_answer_too_large_for_a_frame_becomes_an_error() -> None:
 def test_server_goes_on_after_an_answer_that_fits_no_header(
     codec: HeaderCodec, ext: dict[str, str], *, later: bool
 ) -> None:
-    """A client chooses the arguments of an answer that a broker forwards to another client."""
+    """A broker forwards answers from one client to another, so a client chooses an answer's arguments."""
 
     async def soon(answer: RemotingCommand) -> RemotingCommand:
         await asyncio.sleep(0)

@@ -491,7 +491,7 @@ def test_peer_that_leaves_more_unread_than_one_may_is_cut_off_by_us(run: Run) ->
             with Peer(addr) as deaf:
                 await deaf.send(frame(1, 1))
                 await until(lambda: bool(kept))
-                for _ in range(100):  # like late answers, for example to pull requests that waited
+                for _ in range(100):  # such answers come late, for example answers to pulls that waited
                     kept[0].send_bytes(bytes(MIB))
                     await asyncio.sleep(0)
                 await until(lambda: bool(closed))

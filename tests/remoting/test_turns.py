@@ -156,7 +156,7 @@ def test_those_who_come_without_end_do_not_keep_others_from_their_turns() -> Non
 
 @pytest.mark.parametrize("hosts", ["192.0.2.1", "2001:db8::{:x}"], ids=["a host", "a network"])
 def test_who_comes_again_and_again_does_not_go_first_each_time(hosts: str) -> None:
-    """A client with a new connection for each request is served no sooner than with one connection."""
+    """A client that opens a new connection for each request is not served sooner than with one connection."""
     loop, turns, seen, _ = made()
     stays = [
         Asker(loop, turns, "stays", seen, takes_s=2 * TURN_S, host=f"h{n}", request_bytes=40)

@@ -1,11 +1,11 @@
-"""Run the simulator once for each seed: ``python -m tests.sim --seeds 1-100``.
+"""Runs the simulator once for each seed: ``python -m tests.sim --seeds 1-100``.
 
-Prints each failure and the command that repeats the failed run.
+The program prints each failure and the command that repeats the failed run. Other options:
 
-Other options: ``--stock`` runs the published PySyncObj under the same faults and prints its defects.
-``--planted NAME`` plants a bug in the code and prints the first seed that catches this bug
-(``--planted all`` plants every bug, one after the other). ``--coverage`` prints for each module of the
-nameserver how many lines the seeds have run.
+- ``--stock`` runs the published PySyncObj under the same faults and prints its defects.
+- ``--planted NAME`` plants a bug in the code and prints the first seed that catches this bug. ``--planted
+  all`` plants every bug, one after the other.
+- ``--coverage`` prints for each module of the nameserver how many lines the seeds have run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NOT_REPEATED = {"--seeds": 1, "--seed": 1, "--workers": 1, "--keep-going": 0, "-
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
     if os.environ.get("PYTHONHASHSEED") != HASH_SEED:
-        # The order of a set of strings depends on Python's hash seed, and another order changes the run.
+        # The order of a set of strings depends on Python's hash seed, and the order affects the run.
         os.environ["PYTHONHASHSEED"] = HASH_SEED
         os.execv(sys.executable, [sys.executable, "-m", "tests.sim", *arguments])
     if options.planted:
@@ -91,7 +91,7 @@ def seeds_of(text: str) -> range:
 
 
 def play(options: argparse.Namespace, arguments: list[str]) -> int:
-    """Play all seeds; return 0 if no seed failed, 1 if a seed failed, 130 if the user interrupted the run."""
+    """Run all seeds; return 0 if no seed failed, 1 if a seed failed, 130 if the user interrupted the run."""
     seeds, begun = seeds_of(options.seeds), time.monotonic()
     summary, said_at = Summary(seeds), begun
     played = results(partial(play_one, options), seeds, options.workers)
@@ -127,7 +127,10 @@ def play(options: argparse.Namespace, arguments: list[str]) -> int:
 
 @contextlib.contextmanager
 def interrupts() -> Iterator[list[int]]:
-    """Handle Ctrl-C: the first Ctrl-C ends the run after the present seed, a second one ends it at once."""
+    """Handle Ctrl-C.
+
+    The first Ctrl-C ends the run after the present seed. A second Ctrl-C ends it at once.
+    """
     noted: list[int] = []
 
     def note(number: int, frame: object) -> None:
@@ -188,7 +191,7 @@ def show(result: Result) -> None:
 
 
 def replay(seed: int, arguments: list[str]) -> str:
-    """Return the command that plays one seed of this run again."""
+    """Return the command that runs one seed of this run again."""
     kept = []
     skip = 0
     for argument in arguments:

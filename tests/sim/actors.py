@@ -1,6 +1,6 @@
 """Brokers and clients that talk to the simulated nameservers.
 
-They start, stop, and send repeated and late messages.
+The brokers and clients start, stop, and send repeated and late messages.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ Client number n writes the counts above n * VALUES, so no two clients write the 
 """
 
 OnAnswer = Callable[[Answer | None], None]
-"""Function that is called once: with the answer, or with None if the connection ended or time ran out."""
+"""Function that is called once with the answer. It gets None if the connection ended or time ran out."""
 
 
 class Caller:
-    """One connection to one nameserver, with its unanswered requests."""
+    """One connection to one nameserver, with the requests that are not answered yet."""
 
     def __init__(self, actor: Actor, end: End) -> None:
         self._actor = actor
@@ -79,7 +79,7 @@ class Caller:
 
 
 class Actor:
-    """A host with connections to nameservers; it needs no event loop."""
+    """A host with connections to nameservers. The host has no event loop."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -89,7 +89,7 @@ class Actor:
         self.callers: dict[str, Caller] = {}
 
     def deliver(self, life: int, call: Callable[..., object], *arguments: Any) -> None:
-        """Call a function now, or when the pause of this host ends; see :class:`net.Host`."""
+        """Call a function now, or at the end of this host's pause; see :class:`net.Host`."""
         if life != self.life:
             return
         wait = self.paused_until - self.world.clock.now
@@ -99,7 +99,10 @@ class Actor:
             call(*arguments)
 
     def caller(self, member: Member) -> Caller | None:
-        """Return a connection to a nameserver, opened now if necessary; None if this is not possible now."""
+        """Return a connection to a nameserver; open it if necessary.
+
+        Return None if no connection is possible now.
+        """
         known = self.callers.get(member.wire)
         if known is not None and not known.end.closed:
             return known
@@ -118,8 +121,8 @@ class Actor:
         """Send a request; return False if it was not sent.
 
         Args:
-            freshness: Freshness that a read demands, as a request over HTTP can do. None: the freshness in
-                the member's settings.
+            freshness: Freshness that a read demands, as in a request over HTTP. If None, the freshness in the
+                member's settings is used.
         """
         caller = self.caller(member)
         if caller is None:
@@ -129,7 +132,10 @@ class Actor:
 
 
 class Broker(Actor):
-    """A broker: registers with all nameservers, changes its topics, stops in several ways, starts again."""
+    """A broker that registers with all nameservers and changes its topics.
+
+    It stops in several ways and starts again.
+    """
 
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, f"broker-{number}")
@@ -155,7 +161,7 @@ class Broker(Actor):
         self.style = number % 3
         self._topic_number = 0
 
-    # -- start, death and return of the broker
+    # -- start, end and restart of the broker
 
     def start(self, backup: tuple[DataVersion, dict[str, int]] | None = None) -> None:
         """Start the broker's process at its usual address, with a backup or with an empty store."""
@@ -178,8 +184,8 @@ class Broker(Actor):
         """End the broker's process without unregistering.
 
         Args:
-            power: Cut the power: no connection is closed, so no peer notices the end.
-            late: Delay the last messages and the closing of the connections by some seconds.
+            power: If True, cut the power. Then no connection is closed, so no peer notices the end.
+            late: If True, delay the last messages and the closing of the connections by some seconds.
         """
         world, rng = self.world, self.world.clock.rng
         if not self.alive:
@@ -213,7 +219,7 @@ class Broker(Actor):
         self.world.net.died(self, power=False)
 
     def restore(self, *, power: bool = False, late: bool = False) -> bool:
-        """Die, as in :meth:`die`, and start again with the topics that the broker had before its last change.
+        """End the process like :meth:`die`, and start it with the topics from before the last change.
 
         Return False if the broker is not running or there was no change.
         """
@@ -248,7 +254,7 @@ class Broker(Actor):
     # -- requests of the broker
 
     def learn_of(self, member: Member) -> None:
-        """Start to register with a new nameserver."""
+        """Start to register with a new nameserver, too."""
         if self.alive:
             self._beat(self.life, member)
 
@@ -277,7 +283,7 @@ class Broker(Actor):
         request = self._register(topics)
         self.call(member, request, lambda answer: None)
         if self.world.clock.rng.random() < 0.05:
-            self.call(member, request, lambda answer: None)  # a duplicate must do no harm
+            self.call(member, request, lambda answer: None)  # a duplicate request must do no harm
 
     def _told(self, life: int, member: Member, answer: Answer | None) -> None:
         unchanged = answer is not None and answer.ext_fields.get("changed") == "false"
@@ -285,7 +291,7 @@ class Broker(Actor):
             self.register_at(member)
 
     def change_topics(self) -> None:
-        """Change or add a topic, and register at once: with all topics, or only with the changed topic."""
+        """Change or add a topic, and register at once with all topics or only with the changed topic."""
         if not self.alive:
             return
         rng = self.world.clock.rng
@@ -301,7 +307,10 @@ class Broker(Actor):
             self.register_at(member, only)
 
     def change_all_topics(self) -> None:
-        """Change many topics and register them at once: more topics than a member handles in one step."""
+        """Change many topics and register them at once.
+
+        There are more topics than a member handles in one step.
+        """
         rng = self.world.clock.rng
         self.backup = self.version, dict(self.topics)
         self.topics |= {f"{self.broker_name}-s{n}": rng.randint(1, 16) for n in range(rng.randint(3, 9))}
@@ -310,7 +319,7 @@ class Broker(Actor):
             self.register_at(member)
 
     def change_id(self) -> None:
-        """Take another broker id and register, as a slave does that becomes master."""
+        """Take another broker id and register, like a slave that becomes the master."""
         if self.alive:
             self.broker_id = self._ids[self._ids.index(self.broker_id) - 1]
             self._change_version()
@@ -392,7 +401,7 @@ def _registration(
 
 
 class Admin(Actor):
-    """A tool with its own connections that changes brokers' entries without the brokers.
+    """An administrator's tool that changes brokers' entries without the brokers, over its own connections.
 
     It unregisters brokers, deletes and puts their topics, and changes their write permission.
     """
@@ -406,7 +415,7 @@ class Admin(Actor):
         """
 
     def meddle(self) -> None:
-        """Unregister a broker, or change its topics."""
+        """Unregister a random broker, or change its topics."""
         rng = self.world.clock.rng
         broker = rng.choice(self.world.brokers)
         if rng.random() < 0.5:
@@ -454,7 +463,7 @@ def _put_topic(topic: str, broker_name: str, queues: int) -> Request:
 class Client(Actor):
     """A client that reads and writes a few KV values and a few topics, through any nameserver.
 
-    It records the answers. The value of a topic is the number of queues of each broker name.
+    It records the answers. The value of a topic is the number of its queues at each broker name.
     """
 
     KEYS = ("x", "y", "z")
@@ -472,7 +481,7 @@ class Client(Actor):
         self.busy = True
 
     def go(self) -> None:
-        """Make one call after the other until ``busy`` is False."""
+        """Make one call after another until ``busy`` is False."""
         if self.busy:
             self.act(self.world.clock.rng.choice(self.world.members), self._again)
 
@@ -509,7 +518,7 @@ class Client(Actor):
         elif kind < 0.85:
             self._drop_topic(member, topic, then)
         else:
-            # Delete the topic right after the put, at a member that may not have applied the put yet.
+            # Delete the topic directly after the put. The other member may not have applied the put yet.
             other = rng.choice(self.world.members)
             self._put_topic(member, topic, lambda: self._drop_topic(other, topic, then))
 
@@ -557,7 +566,10 @@ class Client(Actor):
             then()
 
     def write(self, member: Member, key: str, value: str | None, then: Callable[[], None]) -> None:
-        """Write a value; delete it if ``value`` is None. Sometimes repeat a call whose outcome is unknown."""
+        """Write a value, or delete it if ``value`` is None.
+
+        Sometimes repeat a call whose outcome is unknown.
+        """
         request = self._request(RequestCode.DELETE_KV_CONFIG, key)
         if value is not None:
             request = self._request(RequestCode.PUT_KV_CONFIG, key, value)
@@ -596,7 +608,10 @@ class Client(Actor):
             then()
 
     def give_up(self) -> None:
-        """Record at the end of a run that the outcome of each unanswered write is unknown."""
+        """Record the outcome of each unanswered write as unknown.
+
+        This method is called at the end of a run.
+        """
         for begun, values in self._under_way.values():
             for key, value in values.items():
                 self._record(key, Operation.WRITE, value, begun, Outcome.UNKNOWN)
@@ -656,7 +671,10 @@ class Reader(Client):
 
 
 class Register:
-    """A broker with one topic that has the broker's name; many clients write the topic's number of queues."""
+    """A broker with one topic, whose number of queues many clients write.
+
+    The topic has the same name as the broker.
+    """
 
     LEASE_S = 60.0
 
@@ -670,13 +688,19 @@ class Register:
         self.former: set[int] = set()
 
     def went_back(self, version: DataVersion, *, to: DataVersion) -> bool:
-        """Return False: a register is never restored from a backup; see :meth:`Broker.went_back`."""
+        """Return False, because a register is never restored from a backup.
+
+        See :meth:`Broker.went_back`.
+        """
         return False
 
     def registration(self, queues: int) -> Request:
-        """Return a request that registers the topic with this number of queues; use each number only once."""
-        # The counter grows and the timestamp falls, so no version is greater than another version in both. A
-        # nameserver therefore never ignores a registration as a late copy.
+        """Return a request that registers the topic with this number of queues.
+
+        The caller must use each number only once.
+        """
+        # A later registration has a larger counter but an earlier timestamp. So no version is greater than
+        # another version in both fields, and a nameserver never ignores a registration as a late copy.
         version, topics = DataVersion(counter=queues, timestamp=2**40 - queues), {self.name: queues}
         self.said[version] = topics
         identity = {
@@ -689,13 +713,9 @@ class Register:
 
 
 class Registrant(Client):
-    """A client that writes registers, each time with another value, at the same time as other writers.
+    """A client that writes registers at the same time as other writers, each time with another value."""
 
-    The client keeps its connections, and no fault cuts it off. So the registers stay listed while the client
-    can reach members.
-    """
-
-    INSISTS = 0.0  # no value is sent twice
+    INSISTS = 0.0  # it sends no value twice
     PERIOD_S = 0.6
 
     def _again(self) -> None:

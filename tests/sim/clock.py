@@ -2,11 +2,10 @@
 
 A run spends most of its CPU time in this module, so the module does as little work per event as possible.
 
-A turn is one pass of a process's loop.
-
-Each process has its own loop. The loop of a paused process does not run; the loop of a killed process never
-runs again. Arriving messages wait in the loop's inbox, like bytes in a socket buffer. As with asyncio, a
-process that wakes late first reads waiting messages, and then runs due timers.
+Each process has its own event loop. A turn is one pass of this loop. The loop of a paused process does not
+run; the loop of a killed process never runs again. Arriving messages wait in the loop's inbox, like bytes in
+a socket buffer. As with asyncio, a process that wakes late first reads waiting messages, and then runs due
+timers.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ RESOLUTION_S = 1e-9
 
 
 class Clock:
-    """Virtual time in seconds, the only source of randomness, and all scheduled events."""
+    """Virtual time in seconds, all scheduled events, and the only source of randomness."""
 
     def __init__(self, seed: int) -> None:
         self.now = 0.0
@@ -58,17 +57,17 @@ class Clock:
         return self._events + len(self._played) // 2
 
     def at(self, delay: float, call: Callable[..., None], *arguments: Any) -> None:
-        """Call a function after ``delay`` seconds."""
+        """Call a function ``delay`` seconds from now."""
         self._count = number = self._count + 1
         heappush(self._heap, (self.now + delay if delay > 0.0 else self.now, number, call, arguments))
 
     def at_instant(self, instant: float, call: Callable[..., None], *arguments: Any) -> None:
-        """Call a function at exactly this instant, which must not be in the past."""
+        """Call a function at exactly this instant. The instant must not be in the past."""
         self._count = number = self._count + 1
         heappush(self._heap, (instant, number, call, arguments))
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None, stop: Sized = ()) -> bool:
-        """Let at most ``seconds`` pass; return True as soon as ``until`` returns True.
+        """Let at most ``seconds`` pass. Stop and return True as soon as ``until`` returns True.
 
         Args:
             stop: Time also stops as soon as this list is not empty.
@@ -89,18 +88,21 @@ class Clock:
         return until is not None and until()
 
     def skip(self, seconds: float) -> None:
-        """Let time pass without events: events that are due in this time happen at its end."""
+        """Let time pass without events. All events that are due in this time happen at its end."""
         self.now += seconds
         self._heap[:] = [(max(at, self.now), number, call, given) for at, number, call, given in self._heap]
         heapify(self._heap)
 
     def note(self, text: str) -> None:
-        """Add a value to the trace, so that two runs with different values differ in :meth:`trace`."""
+        """Add a value to the trace. Two runs with different values differ in :meth:`trace`."""
         self._trace_played()
         self._trace.update(text.encode())
 
     def trace(self) -> str:
-        """Return a digest of all events and notes, in order: equal for two runs of one seed."""
+        """Return a digest of all events and notes, in order.
+
+        Two runs of the same seed have the same digest.
+        """
         self._trace_played()
         return self._trace.hexdigest()
 
@@ -111,7 +113,10 @@ class Clock:
 
 
 class _Future(asyncio.Future[Any]):
-    """A future whose hash is a number, not an address: sets of waiters have the same order in every run."""
+    """A future whose hash is a number and not an address.
+
+    So a set of waiters has the same order in every run.
+    """
 
     _numbers = itertools.count()
 
@@ -127,7 +132,10 @@ class _Future(asyncio.Future[Any]):
 
 
 class _Task(asyncio.Task[Any]):
-    """A task whose hash is a number, not an address: sets of tasks have the same order in every run."""
+    """A task whose hash is a number and not an address.
+
+    So a set of tasks has the same order in every run.
+    """
 
     _numbers = itertools.count()
 
@@ -143,13 +151,19 @@ class _Task(asyncio.Task[Any]):
 
 
 def restart_numbers() -> None:
-    """Reset the counters of hash numbers before a run, so that one process can repeat a run exactly."""
+    """Reset the counters of hash numbers before a run.
+
+    Then a process can repeat a run exactly.
+    """
     _Future._numbers = itertools.count()
     _Task._numbers = itertools.count()
 
 
 class _Handle(events.Handle):
-    """A handle like asyncio's, but without a context: this saves time, and no code here uses contexts."""
+    """A handle like asyncio's, but without a context.
+
+    This saves time, and no code here uses contexts.
+    """
 
     __slots__ = ()
 
@@ -167,7 +181,7 @@ class Loop(base_events.BaseEventLoop):
 
     Args:
         offset: Seconds by which this process's monotonic clock differs from the virtual time.
-        failed: Called with the text of each uncaught exception.
+        failed: Function that is called with the text of each uncaught exception.
     """
 
     def __init__(self, clock: Clock, *, offset: float, failed: Callable[[str], None]) -> None:
@@ -192,14 +206,14 @@ class Loop(base_events.BaseEventLoop):
     # -- calls from outside the process
 
     def deliver(self, call: Callable[..., object], *arguments: Any) -> None:
-        """Queue an arriving message: the next pass of the process's loop calls the function."""
+        """Queue an arriving message. The next turn of the process calls the function."""
         if not self.dead:
             self._ready.append((call, arguments))
             if self._turn_at == math.inf:
                 self._arm()
 
     def pause(self, seconds: float) -> None:
-        """Pause the process, as by SIGSTOP and SIGCONT."""
+        """Pause the process, like SIGSTOP and a later SIGCONT."""
         self.paused_until = max(self.paused_until, self._clock.now + seconds)
 
     def go_on(self) -> None:
@@ -212,7 +226,7 @@ class Loop(base_events.BaseEventLoop):
         return self._clock.now < self.paused_until
 
     def run_inside(self, call: Callable[[], _T]) -> _T:
-        """Call a function as code of this process."""
+        """Call a function as if it was code of this process."""
         before = self._enter()
         try:
             return call()
@@ -220,7 +234,7 @@ class Loop(base_events.BaseEventLoop):
             self._leave(before)
 
     def _enter(self) -> asyncio.AbstractEventLoop | None:
-        """Make this loop the running one; return the loop that was running."""
+        """Make this event loop the running one; return the loop that was running before."""
         before = events._get_running_loop()
         events._set_running_loop(self)
         return before
@@ -229,14 +243,14 @@ class Loop(base_events.BaseEventLoop):
         events._set_running_loop(before)
 
     def die(self) -> None:
-        """Kill the process, as by SIGKILL: none of its code ever runs again."""
+        """Kill the process, like SIGKILL: none of its code ever runs again."""
         self.dead = True
         self._left = sorted(asyncio.all_tasks(self), key=hash)
         for task in self._left:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
 
     def bury(self) -> None:
-        """Release the dead process's pending work at the end of a run."""
+        """Release the pending work of the dead process at the end of a run."""
         for task in self._left:
             coroutine = task.get_coro()
             if coroutine is not None:
@@ -249,7 +263,7 @@ class Loop(base_events.BaseEventLoop):
     # -- turns of the event loop
 
     def _arm(self) -> None:
-        """Schedule a pass of the loop for the earliest time at which the process can run."""
+        """Schedule a turn for the earliest time at which the process can run."""
         at = max(self._clock.now, self._busy_until, self.paused_until)
         if at < self._turn_at:
             self._turn_at = at
@@ -266,9 +280,9 @@ class Loop(base_events.BaseEventLoop):
             self._take_turn()
 
     def _take_turn(self) -> None:
-        """Run a pass of the loop; mostly, also run the callbacks that became ready in this pass at once.
+        """Run a turn, and mostly also the callbacks that became ready in this turn.
 
-        Sometimes (see :data:`AT_ONCE`) these callbacks run only after other events.
+        Sometimes (see :data:`AT_ONCE`), these callbacks run later, after other events.
         """
         clock = self._clock
         chance = clock.rng.random
@@ -291,8 +305,8 @@ class Loop(base_events.BaseEventLoop):
     def _set_alarm(self) -> None:
         """Set the wake-up for the first timer, unless an earlier wake-up is set already.
 
-        Most timers are replaced by later timers before they are due. If each replacement moved the wake-up,
-        each replacement would cost an event.
+        Most timers are replaced by later timers before they are due. The wake-up is not moved at such a
+        replacement, because each move would cost an event.
         """
         timers = self._timers
         while timers and timers[0][2]._cancelled:
@@ -320,7 +334,7 @@ class Loop(base_events.BaseEventLoop):
             self._take_turn()
 
     def _run_once(self) -> None:
-        """Run one pass as asyncio does: first ready callbacks and arrived messages, then due timers."""
+        """Run one turn like asyncio: first ready callbacks and arrived messages, then due timers."""
         ready, timers = self._ready, self._timers
         due = self._clock.now + self.offset + RESOLUTION_S
         while timers and timers[0][0] < due:
@@ -339,7 +353,7 @@ class Loop(base_events.BaseEventLoop):
                 self._failed(f"exception in a callback: {error!r}")
 
     def after_turn(self) -> None:
-        """Do nothing; the simulator's watchers override this."""
+        """Do nothing. The simulator's watchers override this method."""
 
     # -- methods that asyncio calls
 
@@ -362,7 +376,10 @@ class Loop(base_events.BaseEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
-        """Do nothing: a cancelled timer stays in the heap until it is the heap's first timer."""
+        """Do nothing.
+
+        A cancelled timer stays in the heap until it is the first timer of the heap.
+        """
 
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: object = None
@@ -380,7 +397,10 @@ class Loop(base_events.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: object, func: Callable[..., _T], *args: Any
     ) -> asyncio.Future[_T]:
-        """Simulate a thread: it starts and ends after random delays; its work takes no virtual time."""
+        """Simulate a thread.
+
+        The thread starts and ends after random delays. Its work takes no virtual time.
+        """
         future: asyncio.Future[_T] = self.create_future()
         rng = self._clock.rng
         begin, rest = 0.02 * rng.random(), 0.02 * rng.random()
@@ -397,7 +417,7 @@ class Loop(base_events.BaseEventLoop):
             except Exception as error:
                 self._clock.at(rest, self.deliver, _settle, future, None, error)
             except BaseException:
-                if not self.dead:  # the error of a call that kills the process is expected
+                if not self.dead:  # a call may kill the process; its error is expected
                     raise
             else:
                 self._clock.at(rest, self.deliver, _settle, future, result, None)
@@ -406,7 +426,10 @@ class Loop(base_events.BaseEventLoop):
         return future
 
     def _thread_waits(self) -> float:
-        """Return the seconds for which a thread is still paused; 0 or less if the thread is not paused."""
+        """Return the seconds for which a thread is still paused.
+
+        The result is 0 or less if the thread is not paused.
+        """
         return self.paused_until - self._clock.now
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:

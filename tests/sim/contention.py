@@ -1,6 +1,6 @@
-"""Contention: two clients write one broker's entry while members lose their links.
+"""Contention: two clients write the same broker's entry while members lose their links.
 
-Between these writes, unregistrations without effect go through the log.
+Between these writes, unregistrations without effect go through the raft log.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ LINKS_WITHIN_S = 0.2
 class Contention:
     """Writes registers through several members at the same time, for a given number of seconds.
 
-    Sometimes one of these members loses its link to the leader while the leader can commit nothing. This
-    member gets a new link afterwards.
+    Sometimes, one of these members loses its link to the leader while the leader can commit nothing. Then the
+    member and the leader get a new link.
     """
 
     def __init__(self, world: World) -> None:
@@ -45,7 +45,7 @@ class Contention:
         world.registrants += self._writers
 
     def begin(self, seconds: float) -> None:
-        """Write for this number of seconds from now on."""
+        """Write from now on for this number of seconds."""
         begins = self._ends <= self._world.clock.now
         self._ends = max(self._ends, self._world.clock.now + seconds)
         if begins:
@@ -61,7 +61,7 @@ class Contention:
             return
         others = [member for member in world.members if member is not leader]
         proposer = rng.choice(others)
-        for _ in range(2):  # one unregistration is in flight; the other waits until the first is applied
+        for _ in range(2):  # one unregistration is in flight; the other one waits until the first is applied
             world.clock.at(rng.uniform(0.0, 0.002), self._say_goodbye, rng.choice(world.registers), leader)
         for writer, member in zip(self._writers, (proposer, rng.choice(world.members)), strict=True):
             world.clock.at(rng.uniform(0.0, 0.004), self._write, writer, member)
@@ -78,7 +78,10 @@ class Contention:
             writer.act(member, lambda: self._idle.add(writer))
 
     def _say_goodbye(self, register: Register, member: Member) -> None:
-        """Unregister another broker name at this address: the command goes through the log without effect."""
+        """Unregister another broker name at this address.
+
+        The command goes through the raft log but has no effect.
+        """
         fields = {
             "brokerName": "another",
             "brokerAddr": register.key.broker_addr,
@@ -94,7 +97,7 @@ class Contention:
         return [end for end in ends if not end.closed and end.peer.host.name == other.name]
 
     def _relink(self, proposer: Member, leader: Member) -> None:
-        """Reset the proposer's link to the leader; the members connect again at once."""
+        """Reset the proposer's link to the leader. The two members connect again at once."""
         former = self._links(proposer, leader)
         for end in former:
             end.reset()

@@ -1,8 +1,8 @@
-"""A disk on which bytes and names may be lost until they are synced, and on which every call can fail.
+"""A disk that may lose bytes and names until they are synced, and on which every call can fail.
 
-Every reader sees written bytes, even after the process was killed. Only a write that was in progress may be
-partly stored. A power cut may lose any of the unsynced sectors. It also loses a random number, possibly 0, of
-the latest unsynced changes of file and folder names.
+All processes can read written bytes, even after the writing process was killed. If a process is killed during
+a write, the write may be stored partly. A power cut may lose any of the unsynced sectors. It also loses a
+random number, possibly 0, of the latest unsynced changes of file and folder names.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ SHORT = 0.02
 
 
 class Crashed(BaseException):
-    """The process ended during this call of the disk."""
+    """Raised if the process ended during this call of the disk."""
 
 
 class Owner(Protocol):
-    """The owner of a disk: the simulated member, which learns of crashes and violations."""
+    """The owner of a disk. This is the simulated member, which learns of crashes and violations."""
 
     def crashed(self, *, power: bool) -> None:
         """End the process now, and cut the machine's power if ``power`` is True."""
@@ -56,7 +56,7 @@ class _Change:
         how = rng.random()
         if how < 0.25:
             return
-        if self.new_end == self.begin:  # a truncation is lost: the truncated bytes come back
+        if self.new_end == self.begin:  # the truncation is lost: the truncated bytes come back
             data += self.old[len(data) - self.begin :]
             return
         begin, end = self.begin, min(self.new_end, len(data))
@@ -76,7 +76,10 @@ class _Change:
             data[begin:end] = old.ljust(end - begin, b"\0")
 
     def know(self, sure: _Change, data: bytearray) -> None:
-        """Note that the later change ``sure`` is durable: its bytes stay if this earlier change is lost."""
+        """Note that the later change ``sure`` is durable.
+
+        The bytes of ``sure`` stay even if this earlier change is lost.
+        """
         begin, end = max(self.begin, sure.begin), sure.new_end
         if self.new_end > self.begin:
             end = min(end, self.new_end)
@@ -134,7 +137,9 @@ _Names = dict[str, "Inode | Directory"]
 
 @dataclass(slots=True)
 class Directory:
-    """A directory: the names that processes see, the durable names, and the changes that are not durable.
+    """A directory.
+
+    It has the names that processes see, the names that are durable, and the changes that are not durable.
 
     The changes are in the order in which processes made them.
     """
@@ -169,14 +174,11 @@ def _apply(to: _Names, names: dict[str, Inode | Directory | None]) -> None:
 
 
 class Disk:
-    """The disk of one machine; it outlives the machine's processes.
+    """The disk of one machine. It stays when the machine's processes end.
 
-    Attributes:
-        full: True while files cannot grow.
-        hangs_until: Virtual time until which calls of threads do not end.
-        crash_in: Number of calls until the process ends during a call; 0: never.
-        fail_in: Number of calls until a call fails with an input/output error; 0: never.
-        boot: Number of the machine's boots.
+    Attributes: full: True while files cannot grow. hangs_until: Virtual time until which the calls of threads
+    hang. crash_in: Number of calls until the process ends during a call; 0 means never. fail_in: Number of
+    calls until a call fails with an input/output error; 0 means never. boot: Number of the machine's boots.
     """
 
     def __init__(self, top: Path, owner: Owner, rng: random.Random) -> None:
@@ -201,7 +203,7 @@ class Disk:
     # -- events that happen to the disk
 
     def stop(self, *, power: bool) -> None:
-        """End the process; cut the machine's power, too, if ``power`` is True."""
+        """End the process. If ``power`` is True, also cut the machine's power."""
         self.life += 1
         self.crash_in = self.fail_in = 0
         self.locked.clear()
@@ -218,7 +220,7 @@ class Disk:
         self.root = Directory()
 
     def done(self) -> None:
-        """Complete the present write of the journal's thread."""
+        """Complete the journal thread's write that is in progress."""
         for inode, change, sure in self.under_way:
             if sure:
                 inode.sync_one(change)
@@ -227,7 +229,7 @@ class Disk:
     # -- calls of the process
 
     def call(self, what: str, user: User) -> bool:
-        """Count a call of the process, and raise the error that is planned for this call, if any.
+        """Count a call of the process. If an error is planned for this call, raise it.
 
         Returns:
             True if the process ends in this call; the caller must then raise :meth:`crash`.
@@ -254,7 +256,7 @@ class Disk:
         return not self.full or end <= len(inode.data)
 
     def short(self, size: int) -> int:
-        """Return the number of bytes that a write of ``size`` bytes stores."""
+        """Return how many bytes are stored by a write of ``size`` bytes."""
         return self._rng.randint(1, size) if size > 1 and self._rng.random() < SHORT else size
 
     def part(self, size: int) -> int:
@@ -281,8 +283,8 @@ class User:
     """The access of one process to its machine's disk.
 
     Attributes:
-        patient: Above 0 while the present caller may wait for the disk. Only threads and starting processes
-            may wait.
+        patient: Greater than 0 if the present caller may wait for the disk. Only threads and starting
+            processes may wait.
     """
 
     def __init__(self, disk: Disk) -> None:

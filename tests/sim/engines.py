@@ -1,4 +1,4 @@
-"""Groups of raft engines without servers, on the simulator's time and links, for scripted cases.
+"""Groups of raft engines without servers, for scripted tests on the simulator's time and links.
 
 Tests can inspect, delay and drop the engines' messages. This module simulates the links, the disk and the
 state machine of each engine. The simulated disk stores a frame completely or not at all. Snapshots and log
@@ -44,9 +44,10 @@ TIMEOUT_S = TIMEOUT_MS / 1000
 
 @dataclass
 class Disk:
-    """A member's stored content: journal frames in order, and the vote, which is durable at once.
+    """The stored data of a member: journal frames in order, and the vote.
 
-    A crash may lose frames at the end that are not durable yet (see ``written``).
+    The vote is durable at once. A crash may lose the last frames, which are not durable yet (see
+    ``written``).
     """
 
     frames: list[list[Op]] = field(default_factory=list)
@@ -57,7 +58,7 @@ class Disk:
 
 
 class Machine:
-    """State machine that lists the applied payloads.
+    """A state machine that lists the applied payloads.
 
     Each payload must equal the first payload that any member applied at the same index.
     """
@@ -83,7 +84,7 @@ class Machine:
 
 
 class SimMember:
-    """One member, including its restarts; it performs the effects that its engine asks for."""
+    """One member, including its restarts. It carries out the effects that its engine requests."""
 
     def __init__(self, world: World, name: str, offset: float) -> None:
         self.world = world
@@ -118,7 +119,10 @@ class SimMember:
     # ---- methods of the interface Host
 
     def deliver(self, life: int, call: Callable[..., object], *arguments: Any) -> None:
-        """Call a function after the member's pause; drop the call if the member was restarted."""
+        """Call a function after the member's pause.
+
+        Drop the call if the member was restarted in the meantime.
+        """
         if life != self.life or not self.up:
             return
         wait = self.paused_until - self.world.now
@@ -133,7 +137,10 @@ class SimMember:
     # ---- links
 
     def dial(self, life: int, name: str) -> None:
-        """Connect with another member that is up and not linked; try again later if the link is blocked."""
+        """Connect with another member if it is up and not linked.
+
+        If the link is blocked, try again later.
+        """
         net, other = self.world.net, self.world.members[name]
         if life != self.life or not self.up or not other.up or name in self._links:
             return
@@ -235,7 +242,7 @@ class SimMember:
                 world.at(world.rng.uniform(0.001, 0.02), self.dial, self.life, other)
 
     def _perform_after_each_call(self, engine: Engine) -> None:
-        """Perform the engine's effects after each call of the engine, also after a direct call by a test."""
+        """Carry out the engine's effects after each call of the engine, even if a test calls it directly."""
         depth = 0
 
         def performing(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -297,7 +304,10 @@ class SimMember:
             engine.applied(done, within=self.applier.within, took=self.clock() - began)
 
     def kill(self) -> None:
-        """Kill the member, as by SIGKILL: a random number of the frames that are not durable is lost."""
+        """Kill the member, like SIGKILL.
+
+        A random number of the frames that are not durable is lost.
+        """
         self.world.net.listeners.pop(self.name)
         self.world.net.died(self, power=False)
         self.engine = None
@@ -423,10 +433,13 @@ class SimMember:
             self._later(self.world.rng.uniform(1e-6, 3e-4), self._soon)
 
     def changed(self) -> None:
-        """Do nothing; tests replace it."""
+        """Do nothing. Tests replace this method."""
 
     def leave(self, reason: str) -> None:
-        """Mark the member as removed and end its process; the member's data must not be used again."""
+        """Mark the member as removed and end its process.
+
+        The member's data must not be used again.
+        """
         assert self.disk.standing is not None
         assert self.disk.standing.removed
         self.was_removed = reason
@@ -456,7 +469,7 @@ class World:
         self.drop_filter: Callable[[str, str, messages.Message], bool] | None = None
         self.log: list[tuple[str, str, messages.Message]] = []
         self.logging = False
-        # First payload applied at each index, and the leader of each term, for the checks.
+        # For the checks: the first payload that was applied at each index, and the leader of each term.
         self.first: dict[int, bytes] = {}
         self.leaders: dict[int, str] = {}
         self._payload = itertools.count(1)
@@ -471,9 +484,9 @@ class World:
         self.clock.at(delay, call, *arguments)
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
-        """Let at most ``seconds`` pass; stop as soon as ``until`` returns True.
+        """Let at most ``seconds`` pass, but stop as soon as ``until`` returns True.
 
-        Return True if ``until`` is None or returned True. Return False if the time passed before that.
+        Return False if ``until`` is given and did not return True in this time, else True.
         """
         return self.clock.run(seconds, until) or until is None
 
@@ -490,8 +503,8 @@ class World:
     def add(self, name: str, *peers: str) -> SimMember:
         """Start a member with an empty disk.
 
-        The new member's list of peers has the new member and ``peers`` (default: the current members). This
-        method asks no leader to add the new member to the group.
+        The new member's list of peers contains the new member and ``peers`` (default: the current members).
+        This method does not ask the leader to add the new member to the group.
         """
         name = name if ":" in name else f"{name}:1"
         if name not in self.members:
@@ -525,7 +538,10 @@ class World:
         return max(leading, key=lambda m: m.engine.term if m.engine else 0, default=None)
 
     def elect(self, name: str) -> SimMember:
-        """Make ``name`` the leader: the present leader tells this member to ask for votes at once."""
+        """Make ``name`` the leader.
+
+        To do this, let the present leader tell this member to ask for votes at once.
+        """
         for _ in range(200):
             if self.leader is self[name]:
                 return self[name]
@@ -538,7 +554,7 @@ class World:
         raise AssertionError(f"{name} was not elected")
 
     def settle(self, seconds: float = 5.0) -> None:
-        """Wait until there is a leader, and all running members of the group have applied all entries."""
+        """Wait until there is a leader and all running members of the group have applied all entries."""
 
         def done() -> bool:
             leader = self.leader
@@ -555,11 +571,11 @@ class World:
     # ---- links
 
     def cut(self, a: str, b: str) -> None:
-        """Reset the connection of two members; they connect again soon."""
+        """Reset the connection between two members. They connect again soon."""
         self.net.reset_between(self[a], self[b])
 
     def drops(self, a: str, b: str, message: bytes) -> bool:
-        """Record a message if a test wants it; return True if the message must be dropped."""
+        """Record a message if a test asked for this. Return True if the message must be dropped."""
         if not self.logging and self.drop_filter is None:
             return False
         decoded = messages.decode(message)
@@ -567,7 +583,10 @@ class World:
         return self.drop_filter is not None and self.drop_filter(a, b, decoded)
 
     def block(self, *directions: tuple[str, str]) -> None:
-        """Block messages in these directions; a sender closes its link after some seconds."""
+        """Block messages in these directions.
+
+        If a direction stays blocked, the sender closes its link after some seconds.
+        """
         self.net.blocked |= {(self[a].name, self[b].name) for a, b in directions}
 
     def isolate(self, name: str) -> None:

@@ -1,4 +1,7 @@
-"""Faults of members and of links between hosts, for any program that the members run."""
+"""Faults of members and of links between hosts.
+
+The members may run any program.
+"""
 
 from __future__ import annotations
 
@@ -60,14 +63,17 @@ class Faulty(Protocol):
     def victims(self) -> Sequence[Victim]: ...
     @property
     def others(self) -> Sequence[str]:
-        """Names of hosts that are not members; a partition puts each of them on a random side."""
+        """Names of the hosts that are not members.
+
+        A partition puts each of these hosts on a random side.
+        """
 
     def leader(self) -> Victim | None: ...
     def may_lose(self, member: Victim) -> bool:
-        """Return True if the group loses no acknowledged change when this member loses its data now."""
+        """Return True if the group would lose no acknowledged change if this member lost its data now."""
 
     def may_lose_power(self, member: Victim) -> bool:
-        """Return True if the group loses no acknowledged change when this member loses power now."""
+        """Return True if the group would lose no acknowledged change if this member lost power now."""
 
 
 _Some = TypeVar("_Some")
@@ -100,7 +106,7 @@ class Faults:
         return self._faulty.clock.now >= self._ends - margin
 
     def some(self, of: Iterable[_Some]) -> list[_Some]:
-        """Return a random part of the items: at least one, if there are any."""
+        """Return a random part of the items. The part is empty only if there are no items."""
         found = list(of)
         rng = self._faulty.clock.rng
         return rng.sample(found, rng.randint(1, len(found))) if found else []
@@ -152,7 +158,7 @@ class Faults:
             case "kill" | "power":
                 victim = rng.choice(up) if up else None
                 if what == "power" and victim is not None and not world.may_lose_power(victim):
-                    return ""  # a power cut may lose acknowledged changes now
+                    return ""  # a power cut could lose acknowledged changes now
                 return self._kill(victim, power=what == "power")
             case "power all":
                 if world.durability != "fsync":
@@ -178,7 +184,7 @@ class Faults:
                 return self._kill(leader)
             case "kill all":
                 if world.durability == "memory":
-                    return ""  # without a journal, members that are all killed may lose acknowledged changes
+                    return ""  # without a journal, changes may be lost if all members are killed
                 for member in up:
                     self._kill(member)
                 return "all"

@@ -1,4 +1,4 @@
-"""Lines of the nameserver's functions that a run has executed, recorded by ``sys.settrace``."""
+"""Records which lines of the nameserver's functions a run has executed, by ``sys.settrace``."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ PACKAGE = Path(str(nameserver.__file__)).parent
 
 
 def functions_of(code: CodeType) -> Iterator[CodeType]:
-    """Yield the code of all functions in a module, including functions in classes and in functions."""
+    """Yield the code of all functions in a module.
+
+    Functions inside classes and functions are included.
+    """
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            if constant.co_flags & 0x2:  # CO_NEWLOCALS marks a function; the body of a class lacks the flag
+            if constant.co_flags & 0x2:  # functions have CO_NEWLOCALS; the body of a class does not
                 yield constant
             yield from functions_of(constant)
 
 
 def lines_of(code: CodeType) -> set[int]:
-    """Return the numbers of a function's lines that can run, without the line of its ``def``."""
+    """Return the numbers of the lines in a function that can run, without the line of its ``def``."""
     return {line for _, _, line in code.co_lines() if line is not None and line != code.co_firstlineno}
 
 
 class Lines:
-    """Collects executed lines while :meth:`recording`.
+    """Collects the executed lines while :meth:`recording` is active.
 
-    A function of which all lines have run is no longer traced, so it runs at full speed.
+    When all lines of a function have run, the function is no longer traced, so it runs at full speed.
     """
 
     def __init__(self, package: Path = PACKAGE) -> None:
@@ -64,7 +67,7 @@ class Lines:
         return self._line
 
     def report(self) -> dict[str, tuple[int, int]]:
-        """Return for each module of the package the number of lines that have run, and of all lines."""
+        """Return two numbers for each module of the package: the lines that have run, and all lines."""
         seen: dict[str, set[int]] = {}
         for code, left in self._left.items():
             if code.co_filename.startswith(self._begins):

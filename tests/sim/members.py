@@ -1,4 +1,7 @@
-"""One simulated nameserver: a real :class:`Replicated` in a simulated process, behind a simulated server."""
+"""One simulated nameserver.
+
+It is a real :class:`Replicated` in a simulated process, behind a simulated server.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 
 class Watched(Replicated):
-    """The real raft mode, which also reports its changes to the simulator's :class:`Truth`."""
+    """The real raft mode. It also reports its changes to the simulator's :class:`Truth`."""
 
     def __init__(
         self, host: Member, settings: LiveSettings, effects: Server, *, boot_id: int, raft: RaftConfig
@@ -90,7 +93,7 @@ class Watched(Replicated):
         return self._member.in_contact()
 
     def in_contact_now(self) -> bool:
-        """Return ``in_contact``; the simulator calls this from outside the member's process."""
+        """Return ``in_contact``. The simulator calls this method from outside the member's process."""
         return self.host.look(lambda mode: mode.in_contact)
 
     @property
@@ -106,15 +109,15 @@ class Watched(Replicated):
         )
 
     def hand_over(self) -> None:
-        """Hand over leadership, as a leader does before it closes."""
+        """Hand over leadership, like a leader that closes."""
         self._member.hand_over()
 
     @property
     def waits_to_be_added(self) -> bool:
         """Return True if this member waits until a leader adds it to the group.
 
-        Such a member never took part, or its disk was emptied and it has not received a change of members
-        since. Such a member ignores a message that says that it was removed: see ``Membership.on_removed``.
+        Such a member never took part in the group. Or its disk was emptied, and since then it has received no
+        change of members. It ignores a message that says that it was removed, see ``Membership.on_removed``.
         """
         if not self._member.started or self._member.engine.shared.empty:
             return True
@@ -124,7 +127,7 @@ class Watched(Replicated):
 
     @property
     def promises_kept(self) -> bool:
-        """Return True if the disk holds the member's new role.
+        """Return True if the member's new role is stored on the disk.
 
         Until then, a crash makes the member a learner again.
         """
@@ -132,13 +135,13 @@ class Watched(Replicated):
 
     @property
     def engine(self) -> Engine:
-        """The member's engine, once the member has started."""
+        """The member's engine. It exists after the member has started."""
         return self._member.engine
 
     def was_paused_since(self, at: float) -> bool:
         return self.host.paused_at_last > at
 
-    # -- calls of the log
+    # -- calls that the raft log makes
 
     def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> Steps[None]:
         self.verdicts.clear()
@@ -217,7 +220,7 @@ class Observing(Observer):
 
 
 class Server:
-    """Replacement of the nameserver's server: it passes the requests of connections to :class:`Watched`."""
+    """A replacement of the nameserver's server. It passes the requests of connections to :class:`Watched`."""
 
     def __init__(self, host: Member) -> None:
         self.host = host
@@ -231,11 +234,11 @@ class Server:
         self._parked: dict[int, list[tuple[ConnectionId, int, Request]]] = {}
         """Reads that wait for a barrier, by the barrier's number."""
         self._needed: dict[int, int] = {}
-        """Maps a barrier to the greatest index acknowledged before the latest read joined the barrier."""
+        """For each barrier, the greatest index that was acknowledged before the latest read joined it."""
         self._told = self._passed  # one object for all calls, because ``Reader`` compares callers by identity
 
     def look_for_the_forgotten(self) -> None:
-        """Check that every request is answered in time, even a request whose task nothing wakes any more."""
+        """Check that each request is answered in time, even if no event wakes its task any more."""
         now = self.host.world.clock.now
         for begun, request in self._waiting.values():
             if now - begun <= FORGOTTEN_S:
@@ -280,9 +283,9 @@ class Server:
             loop.create_task(self._serve(origin, number, request, freshness))
 
     def _passed(self, number: int, error: NoQuorum | None) -> None:
-        """Answer the reads that wait for a barrier, which has passed or has failed."""
-        # If another caller joins the barrier between two reads, this method is called twice for the barrier.
-        # The second call finds no reads.
+        """Answer the reads that wait for a barrier, after the barrier has passed or has failed."""
+        # This method is called twice for a barrier if another caller joins the barrier between two reads. The
+        # second call finds no reads.
         mode, needed = self.host.running, self._needed.pop(number, None)
         if error is None and needed is not None:
             self.host.world.truth.check_barrier(mode, needed)
@@ -300,7 +303,7 @@ class Server:
         truth = self.host.world.truth
         needed = truth.acknowledged_index
         try:
-            topic = request.ext_fields.get("topic")  # None for a KV request
+            topic = request.ext_fields.get("topic")  # it is None for a KV request
             view = await mode.await_view(freshness, deadline=deadline, topic=topic)
         except NoQuorum as error:
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark=f"{NO_QUORUM_TAG} {error}")
@@ -372,7 +375,10 @@ class Server:
 
 
 class MemberLoop(NetLoop):
-    """A nameserver's event loop: while it runs, :func:`seams.machine` returns this nameserver's machine."""
+    """A nameserver's event loop.
+
+    While the loop runs, :func:`seams.machine` returns the machine of this nameserver.
+    """
 
     machine: Machine
     member: Member
@@ -380,7 +386,8 @@ class MemberLoop(NetLoop):
     truth: Truth
 
     def _enter(self) -> asyncio.AbstractEventLoop | None:
-        # A copy of the base class's code: to call the base method in each pass of the loop would be too slow.
+        # This is a copy of the base class's code. It would be too slow to call the base method in each pass
+        # of the loop.
         running.append(self.machine)
         before = _get_running_loop()
         _set_running_loop(self)
@@ -504,7 +511,7 @@ class Member:
             if self.expects_refusal and is_refusal(error):
                 self.refused = True
             elif is_refusal(error) and world.operator.removes(self):
-                self.was_removed()  # the member was killed between storing its removal and ending
+                self.was_removed()  # the member was killed after it stored its removal and before it ended
             else:
                 world.truth.fail(Oracle.STARTS, f"{self.name} does not start: {error}")
             return
@@ -516,8 +523,9 @@ class Member:
         """End the process as by SIGKILL.
 
         Args:
-            power: Cut the power: peers do not notice the end, and content that was not synced may be lost.
-            wipe: Empty the disk afterwards.
+            power: If True, cut the power. Then peers do not notice the end, and data that was not synced may
+                be lost.
+            wipe: If True, empty the disk afterwards.
         """
         if not self.up:
             return
@@ -539,13 +547,13 @@ class Member:
     def _wipe(self) -> None:
         self.disk.empty()
         self.promised_term = 0
-        self.disk.full = False  # a first start on a full disk fails, and the checks allow no failed start
+        self.disk.full = False  # a first start on a full disk would fail, which the checks do not allow
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def crashed(self, *, power: bool) -> None:
         """End the process during a call of its disk.
 
-        Cut the power only if the group loses no acknowledged change by this.
+        Cut the power only if this cannot lose an acknowledged change of the group.
         """
         self.kill(power=power and self.world.may_lose_power(self))
 
@@ -573,12 +581,12 @@ class Member:
         self.loop.go_on()
 
     def look(self, what: Callable[[Watched], _T]) -> _T:
-        """Call a function as code of the member's process."""
+        """Call a function as if it was code of the member's process."""
         mode = self.running
         return self.loop.run_inside(lambda: what(mode))
 
     def bury(self) -> None:
-        """Release the remains of ended processes at the end of the run."""
+        """Release the remains of ended processes, at the end of the run."""
         for loop in self._graveyard:
             loop.bury()
         self._graveyard.clear()
@@ -588,7 +596,7 @@ class Member:
             self.world.truth.fail(Oracle.PROCESS, f"{self.name}: {text}")
 
     def was_removed(self) -> None:
-        """End the process after the present pass of its loop, as a removed member does by itself."""
+        """End the process after the present pass of its event loop, as a removed member does by itself."""
         self.removed = True
         self.world.clock.at(0.0, self._end, self.life)
 

@@ -2,10 +2,10 @@
 
 As with TCP, bytes arrive in the order in which they were sent, and are lost only if the connection ends.
 
-A direction between two hosts can be blocked. Bytes that are sent then wait, and arrive once the direction is
-unblocked, unless the connection has ended. If a process is killed, the other side of each connection gets the
-bytes that were already sent, and then the end of the connection. If a host loses power, its peers notice the
-end when the host is up again, or when they give up.
+The direction from one host to another can be blocked. Bytes that are sent in a blocked direction wait. They
+arrive when the direction is unblocked, unless the connection has ended. If a process is killed, the other
+side of each connection gets the bytes that were already sent, and then the end of the connection. If a host
+loses power, its peers notice the end when the host is up again, or when they give up.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ It acts like Linux's TCP_USER_TIMEOUT.
 
 
 class Host(Protocol):
-    """A host with connections; ``life`` changes with each start of its process."""
+    """A host with connections. Its ``life`` changes with each start of its process."""
 
     name: str
     life: int
 
     def deliver(self, life: int, call: Callable[..., object], *arguments: Any) -> None:
-        """Call a function when the process runs next; drop the call if the process has restarted."""
+        """Call a function when the process runs next. Drop the call if the process has restarted."""
 
 
 class _Lost:
-    """Marker in one direction of a connection: the connection ends here."""
+    """A marker for the end of a connection, among the messages in one direction."""
 
     def __init__(self, error: Exception | None) -> None:
         self.error = error
@@ -67,19 +67,25 @@ class End:
             self._net.carry(self, item, size)
 
     def close(self) -> None:
-        """Close this side; the other side notices the end after all bytes that were sent before."""
+        """Close this side. The other side notices the end after all bytes that were sent before."""
         if not self.closed:
             self.closed = True
             self._net.carry(self, _Lost(None), 0)
 
     def abort(self) -> None:
-        """Reset the connection; the other side notices the reset, and this side drops arriving bytes."""
+        """Reset the connection.
+
+        The other side notices the reset, and this side drops arriving bytes.
+        """
         if not self.closed:
             self.closed = True
             self._net.carry(self, _Lost(ConnectionResetError("connection reset by peer")), 0)
 
     def reset(self) -> None:
-        """End the connection at both sides; each side notices the reset when its process runs next."""
+        """End the connection at both sides.
+
+        Each side notices the reset when its process runs next.
+        """
         error = ConnectionResetError("connection reset by peer")
         for end in (self, self.peer):
             self._end(end, error)
@@ -89,7 +95,10 @@ class End:
         self._last_arrival = max(self._last_arrival, at)
 
     def arrive(self, item: Any, size: int) -> None:
-        """Pass a message to the other side, or keep it while the direction is blocked."""
+        """Pass a message to the other side.
+
+        While the direction is blocked, keep the message.
+        """
         net, peer = self._net, self.peer
         if net.blocked and net.is_blocked(self.host.name, peer.host.name):
             if not self._held:
@@ -139,10 +148,7 @@ class End:
             self._net.clock.at(0.0, self._gone)
 
     def _gone(self) -> None:
-        """Note that the other side has not noticed the end yet.
-
-        The other side notices the end when it sends, by its own timeout, or when this host starts again.
-        """
+        """All connections between hosts, and the faults of the network."""
         self._net.dead.append(self)
 
 
@@ -193,7 +199,10 @@ class Net:
                 end.unblocked()
 
     def connect(self, source: Host, address: str) -> End | None:
-        """Open a connection at once, even over a blocked direction; return None if nobody listens."""
+        """Open a connection at once, even in a blocked direction.
+
+        Return None if nobody listens at the address.
+        """
         found = self.listeners.get(address)
         if found is None:
             return None
@@ -206,7 +215,10 @@ class Net:
         return near
 
     def died(self, host: Host, *, power: bool) -> None:
-        """End the connections of a host whose process ended; after a power cut, peers notice nothing yet."""
+        """End the connections of a host whose process ended.
+
+        After a power cut, the host's peers do not notice the end yet.
+        """
         for end in self.ends.pop(host.name, ()):
             if not end.closed:
                 end.closed = True
@@ -217,7 +229,10 @@ class Net:
                     self.carry(end, _Lost(None if self.clock.rng.random() < 0.5 else error), 0)
 
     def back(self, host: Host) -> None:
-        """Note that the host is up again: it answers messages on its former connections with a reset."""
+        """Note that the host is up again.
+
+        It answers messages on its former connections with a reset.
+        """
         dead, self.dead = self.dead, []
         for end in dead:
             if end.host is host:
@@ -227,13 +242,13 @@ class Net:
 
 
 class _Socket:
-    """A socket of which only options can be set."""
+    """A socket on which only options can be set."""
 
     def setsockopt(self, *_: object) -> None: ...
 
 
 class Listener:
-    """Replacement of the listening socket that the transport binds."""
+    """A replacement of the listening socket that the transport binds."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address
@@ -245,7 +260,7 @@ class Listener:
 
 
 class Wire(asyncio.Transport):
-    """A connection as an asyncio transport; one write may arrive in two pieces."""
+    """A connection as an asyncio transport. One write may arrive in two pieces."""
 
     def __init__(self, end: End, protocol: asyncio.Protocol, peername: tuple[str, int]) -> None:
         super().__init__({"socket": _Socket(), "peername": peername})
@@ -312,7 +327,7 @@ class _Server:
 
 
 class NetLoop(Loop):
-    """A process's loop that uses the simulated network."""
+    """A process's event loop that uses the simulated network."""
 
     net: Net
     host: Host
@@ -336,7 +351,7 @@ class NetLoop(Loop):
             there = found[0].name
             if not (net.is_blocked(self.host.name, there) or net.is_blocked(there, self.host.name)):
                 break
-            await asyncio.sleep(0.2)  # like TCP, try again while one of the two directions is blocked
+            await asyncio.sleep(0.2)  # like TCP, retry while one of the two directions is blocked
         end = net.connect(self.host, address)
         assert end is not None
         protocol = protocol_factory()

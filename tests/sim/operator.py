@@ -1,4 +1,7 @@
-"""Operator of the group of nameservers: adds and removes members, transfers leadership, and retries."""
+"""A simulated operator of the group of nameservers.
+
+It adds and removes members, transfers leadership, and repeats changes that failed.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +45,9 @@ class _Change:
     """One change that the operator is making.
 
     Attributes:
-        again: True: repeat the change until it is done; False: make one attempt.
-        newcomer: Member to be added.
-        leaver: Member to be removed.
+        again: True to repeat the change until it is done, False to make only one attempt.
+        newcomer: The member that is added, if any.
+        leaver: The member that is removed, if any.
     """
 
     what: str
@@ -57,7 +60,7 @@ class _Change:
 
 
 class Operator:
-    """Makes one change of the group at a time, as the documentation requires of operators."""
+    """Makes only one membership change at a time, as the documentation requires of operators."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -66,7 +69,7 @@ class Operator:
 
     @property
     def busy(self) -> bool:
-        """True if a change is in progress, or a removed member still has its data."""
+        """True if a change is in progress or a removed member still has its data."""
         return self._change is not None or bool(self._leaving)
 
     @property
@@ -81,7 +84,10 @@ class Operator:
     # -- changes
 
     def add(self) -> str:
-        """Start a nameserver with an empty disk and add it; return its name, or "" if not possible."""
+        """Start a nameserver with an empty disk and add it.
+
+        Return its name, or "" if this is not possible now.
+        """
         world = self._world
         if self.busy or world.leader() is None or len(world.members) >= MEMBERS_MAX:
             return ""
@@ -129,7 +135,7 @@ class Operator:
     def transfer(self) -> str:
         """Transfer leadership to a random member, or to a member that the leader chooses.
 
-        Return the random member's name, "anybody" if the leader chooses, or "" if not possible now.
+        Return the random member's name, "anybody" if the leader chooses, or "" if this is not possible now.
         """
         world = self._world
         if self.busy or world.leader() is None:
@@ -163,9 +169,9 @@ class Operator:
         if self._change is not change:
             return
         if change.newcomer is not None and change.newcomer.removed:
-            # The leader failed before it committed the addition. The next leader took the new member for a
-            # former member that had missed its own removal, and told the new member that it was removed.
-            # Such a member refuses to start and asks for an empty disk.
+            # The leader failed before it committed the addition. The next leader believed that the new member
+            # was a former member that had missed its own removal. So it told the new member that it was
+            # removed. Such a member refuses to start and asks for an empty disk.
             world.truth.count["newcomers begun anew"] += 1
             change.newcomer.begin_anew()
         leader = world.leader()
@@ -224,13 +230,13 @@ class Operator:
     # -- removed members
 
     def _look_at_removed(self, member: Member) -> None:
-        """Check that a removed member stops by itself and does not start on its data again.
+        """Check that a removed member stops by itself and does not start again with its data.
 
         A member that no leader could reach does not know that it was removed.
         """
         world, rng = self._world, self._world.clock.rng
         if member.up and member.ready and member.running.waits_to_be_added:
-            self._take_away(member)  # its disk was emptied, so the member never learns that it was removed
+            self._take_away(member)  # its disk was emptied, so it never learns that it was removed
         elif member.up:
             if world.calm_for() > STOPS_S:
                 world.truth.fail(
@@ -246,7 +252,8 @@ class Operator:
             member.start()
             world.clock.at(LOOKS_S, self._take_away, member)
         else:
-            # The member does not know yet that it was removed. It starts, and must not disturb the group.
+            # The member does not know yet that it was removed. It starts again, but it must not disturb the
+            # group.
             member.start()
             world.disturbed()
             world.clock.at(LOOKS_S, self._look_at_removed, member)
@@ -261,5 +268,5 @@ class Operator:
 
 
 def is_refusal(error: RaftStartError) -> bool:
-    """Return True if a member refuses to start because it was removed."""
+    """Return True if the error says that a member refuses to start because it was removed."""
     return "was removed" in str(error)

@@ -1,4 +1,7 @@
-"""Names of the checks of a run; the text of a violation begins with its time and the name of the check."""
+"""Names of the checks of a run.
+
+The text of a violation begins with its time and the name of the check.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ from enum import StrEnum, unique
 
 @unique
 class Oracle(StrEnum):
-    """A check, named by the rule that must hold."""
+    """A check. Its name is the rule that must hold."""
 
     AGREEMENT = "agreement"
-    """All members apply the same log; the verdicts of the commands and the resulting states are equal."""
+    """All members apply the same log. So the verdicts of the commands and the resulting states are equal."""
     REVISIONS = "revisions"
     """No command is applied twice, or to a state that is newer than the state that it was computed from."""
     TABLE = "table"

@@ -1,4 +1,7 @@
-"""Bugs that are planted to test the simulator: each bug breaks one rule, and a run must find the bug."""
+"""Bugs that are planted to test the simulator.
+
+Each bug breaks one rule, and a run must find the bug.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +158,7 @@ def reads_join_what_was_refused(patch: pytest.MonkeyPatch) -> None:
 
 
 def echoes_of_another_term_count(patch: pytest.MonkeyPatch) -> None:
-    """Let a leader take messages of another term as a sign that the senders still accept this leader."""
+    """Let a leader count messages of another term as a proof that the senders still follow this leader."""
     real = Engine.take
 
     def receive(engine: Any, peer: str, message: Any) -> None:
@@ -293,12 +296,15 @@ def votes_are_given_to_shorter_logs(patch: pytest.MonkeyPatch) -> None:
 
 
 def machines_never_restart(patch: pytest.MonkeyPatch) -> None:
-    """Let a member with durability ``journal`` assume after a power cut that it has lost no entries."""
+    """Let a member with durability ``journal`` ignore a power cut.
+
+    It assumes that it has lost no entries.
+    """
     patch.setattr(DiskFiles, "boot_id", lambda files: "always the same")
 
 
 def whoever_lost_power_votes(patch: pytest.MonkeyPatch) -> None:
-    """Let a member that lost power start with the remaining part of its journal, and still vote."""
+    """Let a member that lost power vote with the remaining part of its journal."""
     real = DataDirectory.begin
 
     def begin(directory: DataDirectory) -> None:
@@ -377,11 +383,14 @@ def requests_wait_without_a_deadline(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replicated, "execute", execute)
 
 
-# -- fixes of the library's defects, switched off; D-numbers are those of docs/pysyncobj-defects.md
+# -- fixes of the raft library's defects, switched off; docs/pysyncobj-defects.md explains the D-numbers
 
 
 def d1_what_was_acknowledged_is_dropped(patch: pytest.MonkeyPatch) -> None:
-    """Plant the effect of D1: an old message arrives again, and the log is cut where that message ended."""
+    """Plant the effect of D1.
+
+    An old message arrives again, and the log is cut where that message ended.
+    """
     real = Following.on_append
 
     def on_append(following: Any, peer: str, m: Append) -> None:
@@ -415,7 +424,7 @@ def removed_members_are_not_told(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_slice_leaves_half_a_registration_visible(patch: pytest.MonkeyPatch) -> None:
-    """Commit each step of a topic change separately, so that readers see half of a registration."""
+    """Commit each step of a topic change separately, so that readers see half a registration."""
     real = Draft.put
 
     def put(draft: Any, shares: Mapping[str, Share], *, without: Collection[str] = ()) -> Steps[None]:
@@ -431,12 +440,11 @@ def a_slice_leaves_half_a_registration_visible(patch: pytest.MonkeyPatch) -> Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planted:
-    """A bug, the faults under which it shows, and the checks that must find it.
+    """A planted bug, the faults that make it visible, and the checks that must find it.
 
-    Attributes:
-        install: Function that plants the bug.
-        oracles: Checks that must find the bug; a violation of another check does not count.
-        likely: Seed that caught the bug the last time; tests try this seed first.
+    Attributes: install: Function that plants the bug. oracles: Checks that must find the bug. A violation of
+    another check does not count. likely: The seed that caught the bug the last time. Tests try this seed
+    first.
     """
 
     install: Plant
@@ -449,7 +457,7 @@ class Planted:
     def caught_by(self, seed: int) -> str:
         """Return the violation's time, check and text, or "" if this seed does not catch the bug.
 
-        Call this while the bug is planted.
+        The caller must first plant the bug.
         """
         seen = tuple(f"{oracle}:" for oracle in self.oracles)
         result = run_seed(seed, faults=self.faults, durability=self.durability, droppers=self.droppers)

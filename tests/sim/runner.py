@@ -1,4 +1,7 @@
-"""Plays seeds one after the other, or in several processes; a failed seed does not stop the others."""
+"""Runs the simulator for each seed, one after the other or in several processes.
+
+If a seed fails, the other seeds still run.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,11 @@ GC_THRESHOLD = (50_000, 20, 100)
 
 
 def play_one(options: argparse.Namespace, seed: int) -> Result:
-    """Play one seed; an exception of the simulator itself counts as a failure, too."""
-    # Less frequent garbage collections save a twentieth of the time.
+    """Run one seed.
+
+    An exception of the simulator itself counts as a failure, too.
+    """
+    # Less frequent garbage collections save 5 % of the time.
     gc.set_threshold(*GC_THRESHOLD)
     begun = time.process_time()
     try:
@@ -65,5 +71,8 @@ def results(one: Callable[[int], Result], seeds: range, workers: int) -> Generat
 
 
 def _leave_interrupts() -> None:
-    """Ignore Ctrl-C in a worker: the calling process handles it, and the present seed runs to its end."""
+    """Ignore Ctrl-C in a worker process.
+
+    The calling process handles Ctrl-C, and the present seed runs to its end.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,7 @@
-"""Runs of the simulator: the seed chooses faults and changes, and checks follow at the end."""
+"""A run of the simulator.
+
+The seed chooses faults and changes, and checks follow at the end.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +119,8 @@ class Scenario(Faults):
             case "change id":
                 broker.change_id()
             case "contend":
-                # An administrator changes the broker's topics while the broker registers a change.
+                # An administrator changes the broker's topics at the same time as the broker registers a
+                # change.
                 world.clock.at(rng.uniform(0.0, 0.002), world.admin.touch, broker)
                 world.clock.at(rng.uniform(0.0, 0.006), broker.change_topics)
             case "meddle":
@@ -125,7 +129,10 @@ class Scenario(Faults):
                 self._storm()
 
     def _storm(self) -> None:
-        """Let all brokers register at once with many topics; some of them die before they get an answer."""
+        """Let all brokers register many topics at once.
+
+        Some of the brokers die before they get an answer.
+        """
         rng = self._world.clock.rng
         for broker in self._world.brokers:
             if broker.alive:
@@ -184,10 +191,10 @@ class Scenario(Faults):
     def _miss_a_report(self, lasts: float) -> str:
         """Let brokers register at a member at the moment when the member's link to the leader ends.
 
-        The leader believes that this member has no connection with the brokers, because the link ends before
-        the member's report of the new connections arrives. As soon as there is a new link, the brokers lose
-        their connections with all other members. If the new link is slow, this happens before the leader gets
-        the report.
+        The link ends before the member's report of the new connections arrives. So the leader believes that
+        this member has no connection with the brokers. As soon as there is a new link, the brokers lose their
+        connections with all other members. If the new link is slow, they lose these connections before the
+        leader gets the report.
         """
         world, rng = self._world, self._world.clock.rng
         leader, brokers = world.leader(), self.some(b for b in world.brokers if b.alive)
@@ -209,7 +216,7 @@ class Scenario(Faults):
                 broker.register_at(member)
         number = leader.running.member.link_number(member.name)
         world.net.reset_between(member, leader)
-        # Sometimes the member asks for votes while it is cut off. It then knows no leader when the link is
+        # Sometimes, the member asks for votes while it is cut off. Then it knows no leader when the link is
         # back.
         self.block({(member.name, leader.name), (leader.name, member.name)}, rng.uniform(0.0, 0.4))
         way = member.name, leader.name
@@ -244,12 +251,12 @@ def run_seed(
     droppers: int = 0,
     inspect: Callable[[World], None] | None = None,
 ) -> Result:
-    """Play one seed and return the result.
+    """Run one seed and return the result.
 
     Args:
-        faults: Names from :data:`FAULTS`; None: the seed chooses.
+        faults: Names from :data:`FAULTS`. If None, the seed chooses the faults.
         droppers: Number of clients that delete topics right after putting them.
-        inspect: Called with the world at the end, before it is closed.
+        inspect: Function that is called with the world at the end, before the world is closed.
     """
     folder = Path(tempfile.mkdtemp(prefix="sim-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     try:

@@ -1,4 +1,4 @@
-"""Replacements that make the raft package run on simulated machines.
+"""Replacements with which the raft package runs on simulated machines.
 
 The real driver, engine, journal, writer, snapshots, data directory, transport and handshake run. These parts
 are replaced:
@@ -58,7 +58,7 @@ class Machine:
         self.user = User(disk)
         self.rng = random.Random(clock.rng.getrandbits(64))
         self.saved: dict[Path, bytes] = {}
-        """Content of files that this process has replaced; written to the real disk when the process ends."""
+        """Content of files that this process has replaced. The end of the process writes it to the real disk."""
 
     @property
     def cannot_write(self) -> bool:
@@ -69,14 +69,14 @@ class Machine:
         return self.disk.hangs_until > self.clock.now
 
     def crash(self, *, power: bool) -> None:
-        """End the process, and the machine's power if ``power`` is True; unsynced data may be lost."""
+        """End the process; unsynced data may be lost. If ``power`` is True, also cut the machine's power."""
         self.disk.stop(power=power)
         for file, content in self.saved.items():
             write_atomic(file, content)
 
 
 running: list[Machine] = []
-"""Stack of the machines whose code runs now: the last machine's code was entered last."""
+"""Stack of the machines whose code runs now. The code of the last machine was entered last."""
 
 
 def machine() -> Machine:
@@ -95,7 +95,7 @@ def on(which: Machine) -> Iterator[None]:
 
 
 class _Os:
-    """Replacement of ``os``, of which only ``urandom`` is used."""
+    """A replacement of ``os``, of which only ``urandom`` is used."""
 
     @staticmethod
     def urandom(size: int) -> bytes:
@@ -109,7 +109,7 @@ class _Secrets:
 
 
 class _WallClock:
-    """Replacement of ``wall_clock``, which gives the times in notes for operators."""
+    """A replacement of ``wall_clock``, which gives the times in notes for operators."""
 
     @staticmethod
     def now_ms() -> int:
@@ -117,9 +117,10 @@ class _WallClock:
 
 
 def _save_if_other(path: Path, content: bytes) -> None:
-    """Replace a file's content in memory only; the real disk gets the last content when the process ends.
+    """Replace a file's content in memory only.
 
-    The nameserver calls this function at each change of a KV key.
+    The nameserver calls this function at each change of a KV key. When the process ends, the last content is
+    written to the real disk.
     """
     here = machine()
     if here.saved.get(path) != content:
@@ -131,17 +132,17 @@ def _save_if_other(path: Path, content: bytes) -> None:
 def _boot_clock() -> float:
     """Return the seconds since the machine's boot, including pauses of the process.
 
-    The loop's clock has another starting point.
+    The event loop's clock starts at another value.
     """
     loop = running[-1].loop
     return loop._clock.now + loop.offset + 7.0
 
 
 class WriterThread:
-    """The journal's thread on virtual time: it starts soon after an item arrives, and writes take time.
+    """The journal's thread on virtual time.
 
-    The bytes of a write are durable when the write is done. If a crash comes before that time, any part of
-    the bytes may be stored.
+    The thread starts soon after an item arrives, and its writes take time. The bytes of a write are durable
+    when the write is done. If a crash comes before that time, any part of the bytes may be stored.
     """
 
     def __init__(self) -> None:
@@ -149,7 +150,7 @@ class WriterThread:
         self._items: deque[Item] = deque()
         self._steps: Steps | None = None
         self._waits: float | None = NEXT_ITEM
-        self._due = 0  # number of the next event; events with an earlier number are ignored
+        self._due = 0  # number of the next event; an event with an earlier number is ignored
         self._parked = True
         self.closing = threading.Event()
 
@@ -172,7 +173,7 @@ class WriterThread:
         return self._items.popleft()
 
     def close(self) -> None:
-        """Run all waiting work, then end the thread."""
+        """Do all waiting work, then end the thread."""
         self.closing.set()
         self.put(None)
         while self._steps is not None:
@@ -194,7 +195,7 @@ class WriterThread:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Continue the thread: its write is done, or its next item has arrived."""
+        """Let the thread continue, because its write is done or its next item has arrived."""
         self._due += 1
         self._machine.disk.done()
         self._advance(self.get_nowait() if self._waits is NEXT_ITEM else None)
@@ -235,8 +236,8 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (routekeeper.nameserver.replicated.kv_file, "_save_if_other", _save_if_other),
     (routekeeper.nameserver.raft.storage.journal, "ZEROS", 4_000),
     (routekeeper.nameserver.raft.node.images, "BLOCK_BYTES", 4_000),
-    # With these small values, members fall behind the log's first entry, snapshots and batches are sent in
-    # pieces, and applying an entry takes several passes of the loop.
+    # These small values make rare cases frequent. Members fall behind the log's first entry, and snapshots
+    # and batches are sent in pieces. Applying an entry takes several turns of the event loop.
     (routekeeper.nameserver.raft.consensus.images, "TAIL_BYTES", 2_000),
     (routekeeper.nameserver.raft.consensus.leading, "PART_BYTES", 1_500),
     (routekeeper.nameserver.raft.consensus.leading, "BATCH_BYTES", 1_000),
@@ -245,7 +246,7 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (routekeeper.nameserver.routes.topics, "STEP", 2),
     (routekeeper.nameserver.replicated.mode, "STEP_WORK", 300),
     (routekeeper.nameserver.modes.line, "SLICE_S", 0.0),
-    # A short time, so that data which a full disk refused is sent again before a run ends.
+    # The timeout is short. So data that a full disk refused is sent again before a run ends.
     (routekeeper.nameserver.raft.consensus.leading, "TRANSFER_TIMEOUT_S", 4.0),
 )
 

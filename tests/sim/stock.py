@@ -1,11 +1,11 @@
-"""PySyncObj as it is published, in the simulator: the evidence for docs/pysyncobj-defects.md.
+"""Runs the published PySyncObj in the simulator, as the evidence for docs/pysyncobj-defects.md.
 
 The library's own SyncObj, FileJournal and Serializer run. Clock, randomness, links and faults are the
-simulator's. The library forks a child process to write a dump. Here the child is simulated: some time after
-the fork, the library's own code writes the state that the member had at the fork, even if the member has
-ended in the meantime. Commands are short texts that fit into one batch.
+simulator's. The library forks a child process to write a dump. Here, the child is simulated. Some time after
+the fork, the library's own code writes the state that the member had at the fork. It writes the state even if
+the member has ended in the meantime. Commands are short texts that fit into one batch.
 
-Wrong steps have the numbers of docs/pysyncobj-defects.md:
+The checks find these wrong steps of members (the numbers are from docs/pysyncobj-defects.md):
 
 D1
     A member drops entries that it has acknowledged, and that the received message does not contradict.
@@ -15,7 +15,7 @@ D2
 D14
     A member that starts drops the journal entries after its dump.
 
-Effects of wrong steps have names:
+Wrong steps have these effects:
 
 diverged
     Two members applied different entries at one index.
@@ -95,7 +95,7 @@ Three kinds of faults are left out:
 
 
 def _load(name: str) -> ModuleType:
-    """Load a second copy of a module, so that replaced globals do not change the installed module."""
+    """Load a second copy of a module; its globals can be replaced without effect on the installed one."""
     spec = importlib.util.find_spec(name)
     assert spec is not None
     assert spec.loader is not None
@@ -107,7 +107,7 @@ def _load(name: str) -> ModuleType:
 _syncobj: Any = _load("pysyncobj.syncobj")
 _serializer: Any = _load("pysyncobj.serializer")
 _inside: list[StockMember] = []
-"""Stack of the members whose code runs now: the last member's code was entered last."""
+"""Stack of the members whose code runs now. The code of the last member was entered last."""
 
 
 class _Chance:
@@ -123,7 +123,7 @@ class _NoPoller:
 
 
 class _ForkOs:
-    """Replacement of ``os`` in the serializer: ``waitpid`` waits for simulated children."""
+    """A replacement of ``os`` in the serializer. Its ``waitpid`` waits for simulated children."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)
@@ -134,7 +134,10 @@ class _ForkOs:
 
 
 class _Serializer(_serializer.Serializer):  # type: ignore[misc]
-    """The library's serializer with a simulated ``fork``: the fork copies the state, the child ends later."""
+    """The library's serializer with a simulated ``fork``.
+
+    The fork copies the state, and the simulated child ends later.
+    """
 
     _Serializer__pid: int
 
@@ -153,7 +156,10 @@ _syncobj.createPoller = lambda _: _NoPoller()
 
 
 class _Node(Node):  # type: ignore[misc]
-    """A node whose hash is the same in every process, so that a seed always gives the same run."""
+    """A node whose hash is the same in every process.
+
+    So a seed always gives the same run.
+    """
 
     def __hash__(self) -> int:
         return zlib.crc32(self.id.encode())
@@ -172,7 +178,7 @@ class _State(_syncobj.SyncObj):  # type: ignore[misc]
     """The replicated state: all commands in the order in which they were applied."""
 
     def __init__(self, member: StockMember, *arguments: Any, **named: Any) -> None:
-        self._member = member  # set before the library's constructor, so the state does not include it
+        self._member = member  # set before the library's constructor, so that the state does not include it
         super().__init__(*arguments, **named)
         self.commands: list[str] = []
 
@@ -193,7 +199,10 @@ class Entry:
 
 
 class StockMember:
-    """One member, including its restarts: a host of the simulated network with one SyncObj."""
+    """One member, including its restarts.
+
+    It is a host of the simulated network and has one SyncObj.
+    """
 
     def __init__(self, world: StockWorld, number: int, folder: Path) -> None:
         self.world = world
@@ -227,7 +236,7 @@ class StockMember:
             return
         call(*arguments)
 
-    # -- methods of the interface Victim, which faults call
+    # -- methods of the interface Victim, which the simulated faults call
 
     def crashed(self, *, power: bool) -> None:
         raise AssertionError("it does not use that disk")
@@ -305,7 +314,10 @@ class StockMember:
             _inside.pop()
 
     def time(self) -> float:
-        """Return the library's time in seconds; each call takes :data:`LOOK_S` of virtual time."""
+        """Return the library's time in seconds.
+
+        Each call takes :data:`LOOK_S` of virtual time.
+        """
         self._now += LOOK_S
         return 1000.0 + self._now
 
@@ -315,7 +327,7 @@ class StockMember:
         world = self.world
         wait = self._paused_until - world.clock.now
         if wait > 0:
-            # After a pause, either the tick or the waiting messages come first, by chance.
+            # After a pause, chance decides whether the tick or the waiting messages come first.
             world.clock.at(wait + world.clock.rng.choice((0.0, 1e-6)), self._tick, life)
             return
         self._do_tick()
@@ -337,7 +349,10 @@ class StockMember:
             self._do_tick()
 
     def fork(self, file: str, state: bytes, index: int) -> int:
-        """Begin to write a dump and return the child's number; the child outlives its parent (D29)."""
+        """Begin to write a dump; return the child's number.
+
+        The child continues even if its parent ends (D29).
+        """
         self._children += 1
         child, life = self._children, self.life
 
@@ -410,7 +425,7 @@ class StockMember:
                 self._look_at_what_was_committed(commit)
         self.world.clock.at(self.world.clock.rng.uniform(0, 5e-4), self._soon, self.life)
 
-    # -- detection of the library's wrong steps, which the module's docstring lists
+    # -- detection of the library's wrong steps (see the docstring of this module)
 
     def entries(self, position: int = 0) -> list[Entry]:
         """Return the log's entries from a position on."""
@@ -422,7 +437,10 @@ class StockMember:
         return int(self.node._SyncObj__raftCommitIndex)
 
     def _look_at_what_was_dropped(self, message: dict[str, Any], applied: int) -> None:
-        """Record D1 if the member dropped acknowledged entries that the message does not contradict."""
+        """Record D1 if the member dropped entries that it has acknowledged.
+
+        The entries count only if the received message does not contradict them.
+        """
         if not self._dropped:
             return
         said = {entry[1]: entry[2] for entry in message.get("entries") or ()}
@@ -440,7 +458,10 @@ class StockMember:
         self._acknowledged = min([self._acknowledged, *(index - 1 for index in gone)])
 
     def _look_at_what_was_committed(self, before: int) -> None:
-        """Record D2 if the member counts an entry as committed that differs from the committed entry."""
+        """Record D2 if the member commits another entry than the group.
+
+        The member counts its own entry as committed, although the committed entry at this index is different.
+        """
         for entry in self.entries():
             true = self.world.committed.get(entry.index)
             if before < entry.index <= self.commit_index and true is not None and true != entry:
@@ -453,14 +474,17 @@ class StockMember:
                 return
 
     def newly_committed(self) -> list[Entry]:
-        """Return the entries that this leader has found on a majority of members since the last call."""
+        """Return the entries that are newly stored on a majority of members.
+
+        The leader has found this since the last call of this method.
+        """
         base = self.node._SyncObj__raftLog[0][1]
         begin = max(self._counted + 1, base)
         self._counted = self.commit_index
         return [entry for entry in self.entries(begin - base) if entry.index <= self._counted]
 
     def _look_at_what_was_loaded(self, before: Sequence[Entry]) -> None:
-        """Record defect D14 if the member, when it started, dropped the journal entries after its dump."""
+        """Record D14 if the member dropped the journal entries after its dump when it started."""
         last = self.entries()[-1].index
         if before[-1].index > last:
             self.truncated.append(("D14", last + 1, before[-1].index))
@@ -533,14 +557,20 @@ class StockWorld:
 
     @contextmanager
     def watched(self, member: StockMember) -> Iterator[None]:
-        """Count and ignore the errors of a tick; the library's own thread logs and ignores them."""
+        """Count and ignore the errors of a tick.
+
+        The library's own thread logs and ignores them.
+        """
         try:
             yield
         except Exception as error:
             self.count[f"raised {type(error).__name__}"] += 1
 
     def leads(self, member: StockMember) -> None:
-        """Check a leader after its tick, and record the entries that it has counted as committed."""
+        """Check a leader after its tick.
+
+        Record the entries that it has counted as committed.
+        """
         term = int(member.node._SyncObj__raftCurrentTerm)
         if self._terms.setdefault(term, member.name) != member.name:
             self.show("two leaders", f"in term {term}: {self._terms[term]}, {member.name}")
@@ -559,7 +589,7 @@ class StockWorld:
             )
 
     def _why(self, index: int) -> str:
-        """Return a text with the defects that affected an index, or ""."""
+        """Return a text about the defects that affected an index, or "" if there are none."""
         names = [
             f"{name} of {member.name}"
             for member in self.members
@@ -651,14 +681,13 @@ def run_stock(
     compact_entries: int | None = None,
     batch_bytes: int | None = None,
 ) -> Result:
-    """Play one seed on the unchanged library.
+    """Run one seed on the unchanged library.
 
     Each violation begins with its time and a name from this module's docstring.
 
-    Args:
-        faults: Names from :data:`STOCK_FAULTS`. None: the seed chooses.
-        compact_entries: Number of entries in the log at which a dump is written. None: the seed chooses.
-        batch_bytes: ``appendEntriesBatchSizeBytes``; a command has up to 150 bytes. None: the seed chooses.
+    Args: faults: Names from :data:`STOCK_FAULTS`. If None, the seed chooses. compact_entries: Number of
+    entries in the log at which a dump is written. If None, the seed chooses. batch_bytes:
+    ``appendEntriesBatchSizeBytes``; a command has up to 150 bytes. If None, the seed chooses.
     """
     folder = Path(tempfile.mkdtemp(prefix="stock-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     logger = logging.getLogger("pysyncobj")
@@ -686,7 +715,8 @@ def run_stock(
     play = Faults(world, faults)
     try:
         with warnings.catch_warnings():
-            # The library leaves open files to the garbage collector, which warns about them.
+            # The library leaves it to the garbage collector to close files, and the collector warns about
+            # open files.
             warnings.simplefilter("ignore", ResourceWarning)
             try:
                 world.run(play, seconds)

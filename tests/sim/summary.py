@@ -1,6 +1,7 @@
-"""Summary of many seeds in words.
+"""A summary of many seeds in words.
 
-The more the seeds have covered, the more it means that no seed failed.
+The summary shows how much the seeds have covered. If they covered much and no seed failed, this is strong
+evidence.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ NAMED = (
 
 
 class Summary:
-    """Adds up results. ``took_s`` in its methods is the time since the first seed began, in seconds."""
+    """Adds up the results of seeds.
+
+    In its methods, ``took_s`` is the time in seconds since the first seed began.
+    """
 
     def __init__(self, seeds: Sequence[int]) -> None:
         self.count: Counter[str] = Counter()
@@ -46,7 +50,7 @@ class Summary:
             self.failed.append(result.seed)
 
     def left_s(self, took_s: float) -> float:
-        """Return the estimated seconds for the remaining seeds, at the present speed."""
+        """Return the estimated number of seconds for the remaining seeds, at the present speed."""
         return (len(self._seeds) - self.played) * took_s / max(self.played, 1)
 
     def progress(self, took_s: float, ends: str) -> str:
@@ -57,7 +61,7 @@ class Summary:
         )
 
     def lines(self, took_s: float) -> Iterator[str]:
-        """Yield lines about the played seeds and their coverage."""
+        """Yield lines about the seeds that have run, and about their coverage."""
         seeds = self._seeds
         cpu = f", {self._cpu_s / self.played:.2f} CPU s each" if self.played else ""
         yield (
@@ -81,7 +85,7 @@ class Summary:
 
 
 def _take(count: Counter[str], begins: str) -> str:
-    """Remove the counts with this prefix; return their text, the largest count first."""
+    """Remove the counts whose names begin with this prefix; return their text, the largest count first."""
     found = {name: count.pop(name) for name in sorted(count) if name.startswith(begins)}
     ranked = sorted(found.items(), key=lambda item: -item[1])
     return ", ".join(f"{name.removeprefix(begins)} {number:,}" for name, number in ranked)

@@ -1,7 +1,8 @@
-"""Storage on a disk that loses unsynced data at a power cut, and on which each call may fail.
+"""Tests of the storage code on a disk that loses unsynced data at a power cut.
 
-If one sync is left out of the storage code, a test must fail. The storage code is the real code. It uses the
-files of :mod:`disk`, where a power cut removes any part of the unsynced data.
+Each call of the disk may also fail. If one sync is left out of the storage code, a test must fail. The
+storage code is the real code. It uses the files of :mod:`disk`, where a power cut may remove any part of the
+unsynced data.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ TRIES = 40
 
 
 class Machine:
-    """A disk, and the processes that use it one after the other."""
+    """A disk, and the processes that use the disk one after the other."""
 
     def __init__(self, seed: int, omitted: tuple[str, str] = ("", "")) -> None:
         self.disk = Disk(TOP, self, random.Random(seed))
@@ -53,7 +54,10 @@ class Machine:
 
 
 class _Careless(DiskFiles):
-    """Files on the simulated disk that omit one kind of sync for paths whose name begins with ``name``."""
+    """Files on the simulated disk that omit one kind of sync.
+
+    The sync is omitted only for paths whose name begins with ``name``.
+    """
 
     def __init__(self, here: Callable[[], User], what: str, name: str) -> None:
         super().__init__(here)
@@ -85,7 +89,7 @@ def entry(index: int) -> Op:
 
 @dataclass
 class Known:
-    """Data that was acknowledged, so it must exist after the next start."""
+    """Acknowledged data, which must therefore exist after the next start."""
 
     vote: tuple[int, str | None] = (0, None)
     entries: int = 1
@@ -96,7 +100,10 @@ class Known:
 
 @dataclass
 class Life:
-    """One process with all of its storage, which it opens in the same order as a member does."""
+    """One process with all of its storage.
+
+    The process opens the storage in the same order as a member.
+    """
 
     files: Files
     durability: str = "fsync"
@@ -158,7 +165,7 @@ class Life:
 
 
 def everything(life: Life) -> None:
-    """Make all kinds of a member's writes, each at least once."""
+    """Make each kind of write that a member makes, at least once."""
     life.known.instance = life.directory.standing.instance
     life.become_voter()
     life.save_vote(3, "b:1")
@@ -219,7 +226,7 @@ def entries_in_a_later_segment(machine: Machine) -> Callable[[], None]:
 
 
 def an_earlier_segment(machine: Machine) -> Callable[[], None]:
-    """Check durability ``journal``: only the last segment may lose entries."""
+    """Check with durability ``journal`` that only the last segment may lose entries."""
     life = Life(machine.files(), "journal").open()
     life.append()
     known = replace(life.known)
@@ -230,9 +237,9 @@ def an_earlier_segment(machine: Machine) -> Callable[[], None]:
 
 
 def a_doubtful_start(machine: Machine) -> Callable[[], None]:
-    """Check durability ``journal`` after a power cut that loses any pages.
+    """Check the start with durability ``journal`` after a power cut that loses any pages.
 
-    The member must start, and must know that it may lack entries.
+    The member must start, and it must know that it may lack entries.
     """
     life = Life(machine.files(), "journal").open()
     life.become_voter()
@@ -257,7 +264,10 @@ def an_image(machine: Machine) -> Callable[[], None]:
 
 
 def what_a_killed_life_wrote(machine: Machine) -> Callable[[], None]:
-    """Entries that are read back after a kill count as stored, so they must survive a power cut."""
+    """Check that entries which are read back after a kill survive a power cut.
+
+    After they were read back, they count as stored.
+    """
     life = Life(machine.files(), "journal").open()
     life.append()
     machine.kill()
@@ -268,7 +278,10 @@ def what_a_killed_life_wrote(machine: Machine) -> Callable[[], None]:
 
 
 def names_that_a_killed_life_made(machine: Machine) -> Callable[[], None]:
-    """A process is killed before it has synced new file names; the next process must sync these names."""
+    """Check that a process syncs the new file names of an earlier process.
+
+    The earlier process was killed before it synced these names.
+    """
     life = Life(machine.files()).open()
     life.append()
     names = machine.files()
@@ -376,7 +389,10 @@ def test_what_is_promised_survives_every_cut_of_power(promise: Promise) -> None:
     ("what", "name", "promise"), OMITTED, ids=[f"{what} of {name}, {p.__name__}" for what, name, p in OMITTED]
 )
 def test_a_sync_that_is_left_out_is_missed(what: str, name: str, promise: Promise) -> None:
-    """Check that some power cut shows the missing sync: data is lost, or the member does not start."""
+    """Check that at least one power cut shows the missing sync.
+
+    Either data is lost, or the member does not start.
+    """
     for seed in range(TRIES):
         try:
             promise(Machine(seed, (what, name)))()
@@ -420,7 +436,7 @@ def test_a_crash_in_any_call_loses_nothing_that_was_said(calls: int, power: bool
         assert ended is None or isinstance(ended, Crashed)
         machine.disk.crash_in = 0
         Life(machine.files()).open().check(known)
-    assert crashes > calls * 0.8  # short writes add or remove calls: some runs have no crash
+    assert crashes > calls * 0.8  # short writes change the number of calls, so some runs end before the crash
 
 
 def test_an_error_in_any_call_ends_a_life_and_loses_nothing_that_was_said(calls: int) -> None:
@@ -460,7 +476,7 @@ def test_a_disk_that_becomes_full_loses_nothing_and_goes_on_when_there_is_room(c
         assert "No space" in said or call > calls * 0.9
         machine.disk.call = real  # type: ignore[method-assign]
         machine.disk.full = False
-        if hasattr(life, "replay"):  # the member had started, so it must go on after the error
+        if hasattr(life, "replay"):  # if the member had started, it must continue after the error
             life.append()
             life.save_vote(9, "b:1")
         machine.cut_power()

@@ -1,4 +1,4 @@
-"""Simulated brokers whose stores are restored from a backup while the brokers are listed."""
+"""Tests of simulated brokers whose stores are restored from a backup while the brokers are listed."""
 
 from __future__ import annotations
 

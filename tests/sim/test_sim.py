@@ -1,4 +1,4 @@
-"""Whole nameservers on virtual time: all rules must hold under all faults.
+"""Whole nameservers run on virtual time, and all rules must hold under all faults.
 
 Environment variables: SIM_SEEDS is the number of seeds (80 in CI, else 8). SIM_FIRST is the first seed; by
 default it is random.
@@ -29,7 +29,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.timeout(1800)  # other tests may take most of the processor's time
 def test_other_seeds_each_time(capsys: pytest.CaptureFixture[str]) -> None:
-    """All rules hold under all faults. Odd seeds have three members, even seeds have five members."""
+    """All rules hold under all faults.
+
+    Runs with an odd seed have three members, and runs with an even seed have five.
+    """
     first = FIRST or random.SystemRandom().randrange(10**5, 10**9)
     seeds = f"{first}-{first + SEEDS - 1}"
     with capsys.disabled():
@@ -86,7 +89,7 @@ def test_a_failure_ends_with_the_command_that_repeats_it(
     os.environ.get("PYTHONHASHSEED") != "0",
     reason="seeds that show planted bugs are those of PYTHONHASHSEED=0, which make sets",
 )
-@pytest.mark.timeout(900)  # after a change of the engine, the test may have to search for another seed
+@pytest.mark.timeout(900)  # after a change of the raft engine, another seed may have to be found
 @pytest.mark.parametrize("name", list(PLANTS))
 def test_a_planted_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant = PLANTS[name]

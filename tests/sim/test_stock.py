@@ -1,4 +1,7 @@
-"""The published PySyncObj loses acknowledged commands; the tests fail once a release loses none."""
+"""The published PySyncObj loses acknowledged commands.
+
+If a later release loses none, these tests fail.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ pytestmark = [pytest.mark.computes, pytest.mark.timeout(600)]
 
 
 class Shown(Exception):
-    """A known defect of the library appeared again, as expected."""
+    """Raised if a known defect of the library has appeared again, as the tests expect."""
 
 
 WHERE: dict[str, dict[str, Any]] = {
@@ -40,7 +43,10 @@ The text of the raised :class:`Shown` lists the wrong steps of the library and t
 )
 @pytest.mark.parametrize("name", WHERE)
 def test_the_published_library_loses_nothing_by(name: str) -> None:
-    """Search a run for a wrong step and its effect: a lost acknowledged command, or diverged states."""
+    """Expect that a run shows a wrong step of the library and its effect.
+
+    The effect is that an acknowledged command is lost or that states diverge.
+    """
     violations = run_stock(**WHERE[name]).violations
     done = [line for line in violations if line.split()[1] == f"{name}:"]
     come = [
@@ -54,7 +60,10 @@ def test_the_published_library_loses_nothing_by(name: str) -> None:
 
 @pytest.mark.parametrize("members", [3, 5])
 def test_without_faults_the_published_library_works_in_the_simulator(members: int) -> None:
-    """Without faults nothing goes wrong, so the effects come from the faults, not from the simulation."""
+    """Without faults, the library works.
+
+    So the wrong effects come from the faults and not from the simulation.
+    """
     result = run_stock(1, members=members, faults=(), compact_entries=60, batch_bytes=2**16)
     assert not [line for line in result.violations if line.split()[1] in ("lost:", "diverged:", "stuck:")]
     assert result.count["acknowledged"] > 100

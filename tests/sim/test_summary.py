@@ -1,4 +1,7 @@
-"""The summary of many seeds adds up their results, and an interrupted run prints the results so far."""
+"""Tests of the summary of many seeds.
+
+It adds up the results. An interrupted run prints the results so far.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Behaviour that the simulator must report as wrong, and behaviour that it must accept."""
+"""Tests of the simulator's checks.
+
+They must report wrong behaviour and accept correct behaviour.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +37,18 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def test_a_report_that_was_held_up_may_keep_a_dead_broker_listed(world: World) -> None:
-    """A leader counts contact times from a report's arrival: a delayed report makes "last seen" too late."""
+    """A delayed report may keep a dead broker listed for longer.
+
+    The leader counts a broker's last contact from the arrival of the report. So a delayed report makes the
+    time too late.
+    """
     leader, broker = world.leader(), world.brokers[0]
     assert leader is not None
     late = next(member for member in world.members if member is not leader)
     cut = {(late.name, leader.name)}
     reporter, liveness = late.running.reports.reporter, late.running.liveness
 
-    def tells_next() -> bool:  # True if the member will send a report at its next tick of the clock
+    def tells_next() -> bool:  # True if the member sends a report at the next tick of its clock
         since = -1.0 if reporter._last_at is None else liveness.clock - reporter._last_at
         return since > REPORT_PERIOD_S - CLOCK_PERIOD_S - 1e-6
 
@@ -58,7 +65,10 @@ def test_a_report_that_was_held_up_may_keep_a_dead_broker_listed(world: World) -
 
 
 def test_a_cut_behind_the_report_excuses_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check must find a dead broker that stays listed, unless a report about this broker is delayed."""
+    """The check must find a dead broker that stays listed, if no report about this broker is delayed.
+
+    In this test, a link is cut only after the report has arrived.
+    """
     monkeypatch.setattr(FailureDetector, "judge", lambda *_, **__: ())
     leader = world.leader()
     assert leader is not None
@@ -70,7 +80,7 @@ def test_a_cut_behind_the_report_excuses_nothing(world: World, monkeypatch: pyte
 
 
 def die_silently(world: World) -> None:
-    """Let all members receive a registration of the first broker, and cut the broker's power."""
+    """Let all members receive a registration of the first broker, then cut the broker's power."""
     for member in world.members:
         world.brokers[0].register_at(member)
     world.run(0.01)
@@ -78,9 +88,10 @@ def die_silently(world: World) -> None:
 
 
 def test_who_was_emptied_counts_as_a_voter_once_its_disk_holds_that_it_is_one(world: World) -> None:
-    """Until an emptied member's disk holds its new role as voter, a crash makes the member a learner again.
+    """An emptied member counts as a voter only when this role is stored on its disk.
 
-    If another member were lost, too, the group would have no majority.
+    Before that, a crash makes the member a learner again. If another member were lost, too, the group would
+    have no majority.
     """
     leader = world.leader()
     emptied, other = (member for member in world.members if member is not leader)
@@ -100,7 +111,7 @@ def test_members_are_in_contact_as_long_as_their_contact_is_young(monkeypatch: p
     def compare(truth: Truth, mode: Watched) -> None:
         loop, engine = mode.host.loop, mode.engine
         before = loop.offset
-        for later in (0.0, 0.2):  # now, and as if no message came for 0.2 s
+        for later in (0.0, 0.2):  # now, and as if no message had arrived for 0.2 s
             loop.offset = before + later
             answer = engine.in_contact()
             assert answer is (engine.contact_age() < engine.greetings.contact_limit)
@@ -113,7 +124,10 @@ def test_members_are_in_contact_as_long_as_their_contact_is_young(monkeypatch: p
 
 
 def test_a_barrier_that_reads_join_again_behind_another_is_told_twice(world: World) -> None:
-    """If reads of one caller join a barrier twice, the caller is called twice; the first call answers all."""
+    """A caller whose reads join the same barrier twice is called twice.
+
+    The first call answers all of these reads.
+    """
     member = world.leader()
     assert member is not None
     server = member.server

@@ -1,6 +1,6 @@
-"""Rules that need the events of all members: no single member can check them.
+"""Rules that concern the events of all members, so that no single member can check them.
 
-Violations are collected, not raised, because many callers run under code that catches exceptions.
+Violations are collected and not raised, because many callers run under code that catches exceptions.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Entry:
 
 
 class Truth:
-    """All facts about one run, and the violations of its rules."""
+    """All facts about one run that the checks need, and the violations of the rules."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -120,8 +120,9 @@ class Truth:
     def whole_history(self) -> list[Call]:
         """Return all clients' calls, and the removals of topics that lost a broker name.
 
-        If a broker name is removed, its topics are removed from it, too. Each such removal of a checked topic
-        is a call that writes None. Its outcome is unknown until its index or a later index is acknowledged.
+        If a broker name is removed, it also disappears from its topics. For each checked topic, this removal
+        is in the history as a call that writes None. The outcome of the call is unknown until its index or a
+        later index is acknowledged.
         """
         calls = [replace_call(call, outcome=Outcome.UNKNOWN) for _, call in self._drops]
         for call in self.history:
@@ -164,7 +165,10 @@ class Truth:
     def after(
         self, command: Command, verdict: Verdict, view: RouteView, before: Record | None, index: int
     ) -> None:
-        """Check after a command's first apply that the table is as the sender intended."""
+        """Check the table after a command was applied for the first time.
+
+        It must be as the sender intended.
+        """
         if isinstance(verdict, Applied):
             now = self.world.clock.now
             for lost in verdict.lost:
@@ -202,7 +206,10 @@ class Truth:
                     self._check_topics(command, view, index, perms=(6, 4))
 
     def _check_version(self, command: RegisterBroker | Update, before: Record, index: int) -> None:
-        """Check that a listed broker's version does not go back, unless its store was restored since."""
+        """Check that a listed broker's version does not go back.
+
+        It may go back only if the broker's store was restored since then.
+        """
         listed, version = before.data_version, command.data_version
         if version == listed or not version.contained_in(listed):
             return
@@ -214,7 +221,10 @@ class Truth:
     def _check_topics(
         self, command: RegisterBroker | Update, view: RouteView, index: int, *, perms: tuple[int, ...]
     ) -> None:
-        """Check that the table has each topic as the broker has it, after a master registered a change."""
+        """Check that the table has each topic as the broker has it.
+
+        This must hold after a master has registered a change.
+        """
         record = view.record(command.broker)
         if record is None or record.broker_id != MASTER_ID:
             return
@@ -231,7 +241,10 @@ class Truth:
                 )
 
     def _check_registers(self, view: RouteView, index: int) -> None:
-        """Check that no old value of a register comes back: each value was sent only once."""
+        """Check that no old value of a register comes back.
+
+        Each value was sent only once.
+        """
         for register in self.world.registers:
             line = self._line(view, register.name, register.name)
             queues = None if line is None else line[0]
@@ -268,8 +281,8 @@ class Truth:
             mark = (proposal.boot_id, proposal.sequence)
             if isinstance(verdict, Applied):
                 self.count[type(command).__name__] += 1
-                # Only a ``Touch`` may be applied twice: it names no revision, and it changes only the
-                # record's revision (the exception to rule 1).
+                # Only a ``Touch`` may be applied twice (the exception to rule 1). It names no revision, and
+                # it changes only the record's revision.
                 if self._marks.setdefault(mark, index) != index and not isinstance(command, Touch):
                     self.fail(
                         Oracle.REVISIONS,
@@ -283,7 +296,10 @@ class Truth:
                 )
 
     def _check_bases(self, index: int, command: Command, verdict: Applied) -> None:
-        """Check rule 1: a command is not applied if an entry on which it is based was changed or removed."""
+        """Check rule 1.
+
+        A command must not be applied if an entry on which it is based was changed or removed.
+        """
         for base in bases(command):
             if base.revision < self._changed.get((base.kind, base.key), 0):
                 self.fail(Oracle.REVISIONS, f"applied at {index} over something younger: {command}")
@@ -304,7 +320,7 @@ class Truth:
         self.count["acknowledged"] += 1
         self._acknowledged_at.append(self.world.clock.now)
         self._acknowledged_index.append(max([index, *self._acknowledged_index[-1:]]))
-        # From now on a client must find the topic removed: an entry at or after the removal is acknowledged.
+        # From now on, clients must not find a topic that was removed at this index or an earlier one.
         while self._drops and self._drops[0][0] <= index:
             call = self._drops.pop(0)[1]
             self.history.append(replace_call(call, ended=self.world.clock.now))
@@ -315,7 +331,10 @@ class Truth:
         return self._acknowledged_index[-1] if self._acknowledged_index else 0
 
     def check_barrier(self, member: Watched, needed: int) -> None:
-        """Check rule 8: after its barrier, a read sees all changes acknowledged before the read arrived."""
+        """Check rule 8 for a read after its barrier.
+
+        The read must see all changes that were acknowledged before the read arrived.
+        """
         self.count["barriers"] += 1
         applied = member.member.applied_index
         if needed > applied:
@@ -346,7 +365,7 @@ class Truth:
 
     def look(self, mode: Watched) -> None:
         """Check a started member after each pass of its loop."""
-        # This code runs more often than any other code here, so it reads attributes and avoids properties.
+        # This is the most frequently run code of this module. So it reads attributes and avoids properties.
         engine = mode.engine
         library = engine.shared.library
         term = library.term
@@ -373,12 +392,18 @@ class Truth:
             self.digest(mode.host.name, applied, mode.state_digest)
 
     def _check_within(self, mode: Watched, applied: int) -> None:
-        """Check that even within an entry the table shows each command completely or not at all."""
+        """Check the table while an entry is being applied.
+
+        Even then, the table must show each command completely or not at all.
+        """
         if mode.view_now().state_digest() != mode.digest_of_whole_commands:
             self.fail(Oracle.TABLE, f"{mode.host.name} shows a part of a command of entry {applied + 1}")
 
     def _look_at_leader(self, mode: Watched, engine: Engine, term: int) -> None:
-        """Check that the term has one leader; note since when the leader has had contact with each member."""
+        """Check that the term has only one leader.
+
+        Also note since when the leader has had contact with each member.
+        """
         name = mode.host.name
         if self.leaders.setdefault(term, name) != name:
             self.fail(Oracle.ELECTIONS, f"two leaders in term {term}: {self.leaders[term]}, {name}")
@@ -405,11 +430,14 @@ class Truth:
                 since.pop(member, None)
         self._nobody_lapses_before[key] = oldest + limit
 
-    # -- liveness: the liveness clock moves in steps, so the sender and the receiver of a report may each note
-    # a time that is one step early
+    # -- liveness: the clock of the liveness data moves in steps. So the sender and the receiver of a report
+    # may each note a time that is one step early.
 
     def reported(self, broker: BrokerKey, revision: int | None) -> None:
-        """Note that a member reports to its leader a closed connection of this broker and revision."""
+        """Note that a member reports a closed connection to its leader.
+
+        The connection belonged to this broker, at this revision of its record.
+        """
         self._closings.add((broker, revision))
 
     def judged(self, leader: Watched, eviction: Evict, mark: tuple[int, int]) -> None:
@@ -473,7 +501,7 @@ class Truth:
                 self._ghosts.pop(key, None)
                 continue
             if any(m.ready and m.running.heard_at.get(key, -1.0) > now - passed for m in self.world.members):
-                self._ghosts[key] = 0.0  # a message of the dead broker was delayed and arrived only now
+                self._ghosts[key] = 0.0  # a message of the dead broker was delayed and arrived just now
             if leader is None or any(m.up and m.machine.cannot_write for m in self.world.members):
                 continue  # no leader can evict, or a full or hung disk may prevent commits
             record = leader.view_now().record(key)
@@ -492,8 +520,8 @@ class Truth:
     def _is_held_up(self, broker: BrokerKey, leader: Member) -> bool:
         """Return True if a report to the leader that may name this broker waits in a blocked direction.
 
-        The leader counts contact times from the report's arrival, so these times will be too late by the time
-        for which the report has waited.
+        The leader counts contact times from the report's arrival. So the longer the report has waited, the
+        later these times are.
         """
         members = {member.name: member for member in self.world.members}
         for (source, target), ends in self.world.net.held.items():
@@ -509,7 +537,7 @@ class Truth:
         return False
 
     def _stood_still(self, broker: BrokerKey) -> float:
-        """Return the seconds by which a member may date this broker's heartbeat too late.
+        """Return by how many seconds a member's time for this broker's heartbeat may be too late.
 
         A member's clock does not advance while the member is paused. After the pause, the member may report a
         heartbeat that arrived just before the pause.
@@ -523,10 +551,10 @@ class Truth:
         return max(pauses, default=0.0)
 
     def _note_judging(self, term: int, passed: float) -> None:
-        """Count for how long the leader of this term could evict.
+        """Add to the time for which the leader of this term could evict brokers.
 
         If the previous leader could evict only for a moment, it may not have received all reports about
-        brokers. The present leader may then lack contacts that earlier leaders knew, so it may list each dead
+        brokers. Then the present leader may lack contacts that earlier leaders knew. So it may list each dead
         broker for a whole lease again.
         """
         if term not in self._judged_for:
@@ -542,7 +570,10 @@ def _drop(key: tuple[str, str], now: float) -> Call:
 
 
 def _in_order(verdict: Verdict) -> Verdict:
-    """Return the verdict with sorted names: a table that was loaded from a snapshot has another order."""
+    """Return the verdict with sorted names.
+
+    A table that was loaded from a snapshot has its names in another order.
+    """
     if not isinstance(verdict, Applied):
         return verdict
     return replace(

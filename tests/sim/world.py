@@ -1,4 +1,7 @@
-"""One run: nameservers, brokers, clients and the network between them; a seed decides all events."""
+"""The world of one run: nameservers, brokers, clients and the network between them.
+
+A seed decides all events.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ SETTLE_S = 12.0
 
 
 class _Complaints(logging.Handler):
-    """Log handler that reports each logged error as a violation, unless the simulator caused the error."""
+    """A log handler that reports each logged error as a violation.
+
+    Errors that the simulator itself caused are left out.
+    """
 
     EXPECTED = (
         *("journal full", "not exported", "unable to store"),
@@ -111,7 +117,7 @@ class World:
             broker.learn_of(member)
         return member
 
-    # -- start, course and end of the simulated world
+    # -- start, progress and end of the simulated world
 
     def open(self) -> None:
         logger = logging.getLogger("routekeeper.nameserver")
@@ -130,7 +136,10 @@ class World:
             member.bury()
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
-        """Let time pass, at most until a violation; return True as soon as ``until`` returns True."""
+        """Let at most ``seconds`` pass, and stop at the first violation.
+
+        Return True as soon as ``until`` returns True.
+        """
         return self.clock.run(seconds, until, stop=self.truth.violations)
 
     def begin(self) -> None:
@@ -170,14 +179,17 @@ class World:
         return next(broker for broker in found if broker.key == key)
 
     def judging_leader(self) -> Watched | None:
-        """Return the leader that can evict brokers, if its process is not paused."""
+        """Return the leader that can evict brokers.
+
+        Return None if there is no such leader or its process is paused.
+        """
         for member in self.members:
             if member.ready and not member.loop.paused and member.look(lambda mode: mode.judges):
                 return member.running
         return None
 
     def nobody_remembers_since(self, at: float) -> bool:
-        """Return True if all running members have started after time ``at``."""
+        """Return True if all running members started after time ``at``."""
         return self.memory_from > at
 
     def disturbed(self) -> None:
@@ -210,7 +222,7 @@ class World:
         return [actor.name for actor in (*self.brokers, *self.clients)]
 
     def may_lose(self, member: Victim) -> bool:
-        """Return True if all members are up, none is a learner, and none lags behind."""
+        """Return True if all members are up, no member is a learner, and no member lags behind."""
         if not all(other.ready and other.running.promises_kept for other in self.members):
             return False
         modes = [other.running.member for other in self.members]
@@ -240,7 +252,8 @@ class World:
     def expect_soon_gone_after(self, broker: Broker, end: Callable[[], None]) -> None:
         """Call ``end``, which ends a broker and its connections.
 
-        One second later the broker must not be listed any more, if all members and links worked all the time.
+        One second later, check that the broker is not listed any more. This check is made only if all members
+        and links have worked all the time.
         """
         now, leader = self.clock.now, self.leader()
         watched = (
@@ -291,7 +304,10 @@ class World:
         self._check_history()
 
     def _write_and_read(self) -> None:
-        """Write at every member; then read at every member, so that the history shows any difference."""
+        """Write at every member, then read at every member.
+
+        If the members differ, the history then shows it.
+        """
         done: list[str] = []
         client = self.clients[0]
         for number, member in enumerate(self.members):

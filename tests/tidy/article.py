@@ -1,4 +1,4 @@
-"""Writes docs/why-not-zookeeper.md in both languages: text from templates, figures from the published run.
+"""Writes docs/why-not-zookeeper.md in both languages, from templates and the published run's figures.
 
     python -m tests.tidy.article
 
@@ -43,8 +43,9 @@ def published() -> tuple[dict[Place, list[tuple[float, float]]], dict[Place, tup
     """Return the published figures.
 
     Returns:
-        Each place's rounds as (value, longest time that may be recorded as 0), and, with the series
-        "own", each recovery with RocketMQ's own timers as (least, most).
+        Two mappings by :data:`Place`. The first has a tuple for each round: its value, and the longest time
+        that may be recorded as 0. The second has the series "own": each recovery time with RocketMQ's own
+        timers, as (least, most).
     """
     rounds: dict[Place, list[tuple[float, float]]] = defaultdict(list)
     with (PUBLISHED / "values.csv").open(newline="") as file:
@@ -92,7 +93,7 @@ def figure_of(rounds: Sequence[tuple[float, float]], measure: str, *, chinese: b
     """Return the median of the values with its unit.
 
     Args:
-        rounds: Each round's (value, longest time that may be recorded as 0).
+        rounds: A tuple for each round: its value, and the longest time that may be recorded as 0.
     """
     unit = next((unit for end, unit in _UNITS.items() if measure.endswith(end)), "")
     value, floor = median(value for value, _ in rounds), max(floor for _, floor in rounds)

@@ -1,6 +1,6 @@
-"""Reference of the client's public names, from their docstrings: ``python -m tests.tidy.client_reference``.
+"""Writes the reference of the client's public names, docs/client-reference.md, from their docstrings.
 
-Writes ``docs/client-reference.md``; a test compares the page with the code.
+The command is ``python -m tests.tidy.client_reference``. A test compares the page with the code.
 """
 
 from __future__ import annotations

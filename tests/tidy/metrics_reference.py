@@ -1,4 +1,4 @@
-"""The reference of metrics in docs/metrics.md, written from the metrics that real servers serve.
+"""Writes the reference of metrics in docs/metrics.md from the metrics that real servers serve.
 
     python -m tests.tidy.metrics_reference
 

@@ -1,4 +1,4 @@
-"""The reference of settings in docs/configuration.md, written from the settings that the servers declare.
+"""Writes the reference of settings in docs/configuration.md from the settings that the servers declare.
 
 This command writes the page: ``python -m tests.tidy.settings_reference``.
 """

@@ -1,4 +1,4 @@
-"""Prometheus' own tool accepts the alert rules and the dashboards' queries, and alerts fire when due."""
+"""Prometheus' own tool accepts the alert rules and the dashboards' queries; alerts fire when they should."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/why-not-zookeeper.md and the READMEs have the published run's figures, alike in both languages."""
+"""docs/why-not-zookeeper.md and the READMEs have the published run's figures, the same in both languages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each fixed defect of PySyncObj has a script or a test, and a test case that switches the fix off."""
+"""Each defect of PySyncObj that we fixed has a script or a test, and a test case without the fix."""
 
 from __future__ import annotations
 

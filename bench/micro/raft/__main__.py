@@ -1,4 +1,4 @@
-"""RouteKeeper's raft mode against ZooKeeper 3.9, three members each, measured in turn in one run.
+"""Compares RouteKeeper's raft mode with ZooKeeper 3.9: three members each, measured in turn in one run.
 
     python -m routekeeper.bench.micro.raft [--rounds 3] [--parts ack,writes,...] [--only NAMES] [--json FILE]
     python -m routekeeper.bench.micro.raft --parts failover,failover-stop [--timers equal] [--kills 30]
@@ -47,15 +47,15 @@ PARTS: Final = (
     *("ack", "writes", "visible", "watch", "watch-many", "poll", "ack-large", "writes-large", "reads"),
     *("failover", "failover-stop", "idle"),
 )
-#: Parts of a run that kill or stop the leader, each with the signal that is sent to the leader.
+#: Maps each part of a run that kills or stops the leader to the signal that it sends to the leader.
 ENDS: Final = {"failover": signal.SIGKILL, "failover-stop": signal.SIGSTOP}
-#: Parts of a run that can compare this checkout with another checkout.
+#: Parts of a run that also work with ``--against``, the comparison with another checkout.
 AGAINST: Final = ("ack", "writes", "visible", "ack-large", "writes-large")
 CONNECTIONS: Final = 64
 VALUE_SIZES: Final = {"small": 200, "large": 20_000}
 TOPICS_SMALL: Final = 10
 BROKERS_IDLE: Final = 300
-#: Number of clients that watch (or poll) each member, by part of a run.
+#: Maps a part of a run to the number of clients at each member that watch, or poll in the part ``poll``.
 WATCHERS: Final = {"watch": 1, "watch-many": 100, "poll": 100}
 #: Default of ``--kills``: number of times that each signal ends each system's leader. In a run that measures
 #: only failovers, set ``--kills 30``.
@@ -69,7 +69,7 @@ SETTLE_S: Final = 0.5
 
 
 class Bench:
-    """The systems that have been started, and the results of their measurements so far."""
+    """All measurements of one run, and their results so far."""
 
     def __init__(self, arguments: argparse.Namespace, root: Path) -> None:
         self.arguments = arguments
@@ -155,8 +155,8 @@ class Bench:
         seconds = self.arguments.seconds
         match part:
             case "ack" | "ack-large":
-                # Keep one request in flight over all members together, and send requests to the members in
-                # turn: a leader and a follower need different times.
+                # Send requests to the members in turn, with one request in flight: a leader and a follower
+                # need different times.
                 figures = self.load(
                     system, job="one", connections=MEMBERS, warm_s=0.4, measure_s=seconds, **sizes
                 )
@@ -181,7 +181,7 @@ class Bench:
                 )
             case "poll":
                 if system.name != OURS or round_:
-                    return  # measure once: in every system, the polling period decides the result
+                    return  # measure once: the result depends on the polling period alone
                 figures = self.load(
                     system,
                     job="poll",
@@ -200,10 +200,10 @@ class Bench:
         self.record(part, system, round_, figures)
 
     def _reads(self, system: System) -> dict[str, Any]:
-        """Measure stale and linearizable reads at all members, each for half of the time, in random order."""
+        """Measure stale and linearizable reads at all members, one kind after the other, in random order."""
         found: dict[str, Any] = {}
         if system.kind == "jute":
-            # Omit ZooKeeper: its plain reads are stale, and a linearizable read needs two operations.
+            # Omit ZooKeeper: its plain reads are stale, and its linearizable read needs two operations.
             return found
         for linearizable in self.order.sample((False, True), 2):
             word = "linearizable" if linearizable else "stale"
@@ -223,7 +223,7 @@ class Bench:
         return found
 
     def end_leader(self, part: str, system: System, round_: int) -> None:
-        """End the leader under load, measure the time to the next acknowledged write, restart the leader."""
+        """Kill or stop the leader, measure the time to the next acknowledged write, restart the leader."""
         system.wait_healthy()
         leader = system.leader()
         assert leader is not None, "a healthy cluster has a leader"
@@ -236,7 +236,7 @@ class Bench:
         system.wait_healthy()
 
     def idle(self, system: System) -> None:
-        """Measure the cost of 300 registered brokers with 10 topics each, which only send heartbeats."""
+        """Measure the cost of 300 brokers with 10 topics each, which only send heartbeats."""
         before_mb = system.resident_mb()
         plan = plan_for(
             system,
@@ -286,7 +286,7 @@ class Bench:
         self.record("idle", system, 0, figures)
 
     def elections(self, system: RouteKeeper, *, minutes: float, busy: bool) -> None:
-        """Count new terms and changes of leader within some minutes.
+        """Count the new terms and the changes of leader during some minutes.
 
         Args:
             busy: True to run 64 writers and 64 readers in this time; False to leave the members idle.
@@ -333,7 +333,7 @@ class Bench:
     # -- series of measurements ----------------------------------------------------------------------
 
     def against(self, parts: list[str]) -> None:
-        """Measure this checkout's raft group and the other checkout's raft group in each round.
+        """In each round, measure the raft groups of this checkout and of the other checkout.
 
         Start both groups again for each round, because the memory addresses of a process change its speed by
         some percent.
@@ -364,7 +364,7 @@ class Bench:
                         self.measure(part, system, round_)
 
     def ends(self, part: str, systems: list[System]) -> None:
-        """End the leader of each system ``--kills`` times; the order of systems is random."""
+        """Kill or stop the leader of each system ``--kills`` times; the order of systems is random."""
         for round_ in range(self.arguments.kills):
             for system in self.order.sample(systems, len(systems)):
                 with self.failing(system, systems, part):
@@ -401,7 +401,7 @@ def _ports(addresses: Collection[str]) -> set[str]:
 
 
 def _topics_for(size: int) -> int:
-    """Return the smallest number of topics with which a registration's body has ``size`` bytes or more."""
+    """Return the smallest number of topics that makes a registration's body at least ``size`` bytes long."""
     small, big = (RemotingWire(key=0, topics=topics, timestamp_ms=10**12).body_size for topics in (10, 110))
     return 10 + -(-(size - small) * 100 // (big - small))
 
@@ -425,7 +425,7 @@ def _interpreter_of(tree: Path, python: str) -> str:
 
 
 def _terminated(number: int, stack_frame: object) -> None:
-    # Raise an exception, so that the members are stopped as at the normal end.
+    # Raise an exception in the signal handler, so that the members are stopped as at the normal end.
     raise SystemExit(f"ended by signal {number}")
 
 

@@ -12,7 +12,7 @@ _OWNER: Final = re.compile(r"\bpid=(\d+)")
 
 
 class Connection(NamedTuple):
-    """One end of one TCP connection, in the process ``pid``."""
+    """One end of a TCP connection; this end belongs to the process ``pid``."""
 
     pid: int
     local: str
@@ -23,7 +23,9 @@ Counts = Mapping[Connection, int]
 
 
 def payloads(lines: Iterable[str]) -> dict[Connection, int]:
-    """Return the payload bytes sent and received at each connection's end, from the lines of ``ss -tinpOH``.
+    """Return the sum of payload bytes sent and received at each end of a connection.
+
+    The counts are read from the lines that ``ss -tinpOH`` prints.
 
     The kernel counts these bytes (TCP_INFO: bytes_acked without retransmissions, and bytes_received), without
     the headers of TCP and IP. Lines without a process are omitted, because their connections have ended.
@@ -46,7 +48,7 @@ def moved(
     member_ports: Collection[str],
     client_ports: Collection[str],
 ) -> dict[Side, list[int]]:
-    """Return the bytes that each process exchanged with other members and with clients between two counts.
+    """Return the bytes that each process exchanged between two counts: with members, and with clients.
 
     A connection that began between the counts is counted from its beginning. A connection that closed between
     the counts is not counted.

@@ -1,4 +1,4 @@
-"""The load process: one event loop (uvloop) and one ``asyncio.Protocol``; each system has its encoding.
+"""The process that makes the load, on one event loop (uvloop). Only the encoding differs between systems.
 
 It reads one :class:`Plan` as JSON from standard input, and writes one JSON object with the measured values to
 standard output. All instants are of CLOCK_MONOTONIC. The process decodes every answer. An answer that reports
@@ -28,8 +28,8 @@ from routekeeper.bench.wires.job import Job, Plan, now
 from routekeeper.bench.wires.wire import Answer, Wire, WireError
 
 VISIBLE_S: Final = 10.0
-#: Longest time in s until a new leader acknowledges a write. By default, ZooKeeper's followers wait 10 s
-#: until they take a silent leader for lost.
+#: Longest time in s until a new leader acknowledges a write. It is long because, by default, ZooKeeper's
+#: followers consider a silent leader lost only after 10 s.
 FAILOVER_S: Final = 40.0
 #: Interval in s between writes to each surviving member while the group has no leader.
 FAILOVER_EVERY_S: Final = 0.005
@@ -39,7 +39,7 @@ ENDED_S: Final = 5.0
 
 
 class Run(Job):
-    """The job of one load process: it sends requests and measures the answers."""
+    """The job of one load process: it sends requests, and measures when the answers come."""
 
     async def run(self) -> dict[str, Any]:
         plan = self.plan
@@ -208,10 +208,10 @@ class Run(Job):
     # -- leader lost ---------------------------------------------------------------------------------
 
     async def failover(self) -> dict[str, Any]:
-        """End the leader, and measure the time until a surviving member acknowledges a later write.
+        """Kill or stop the leader; measure the time until a surviving member acknowledges a later write.
 
-        The time begins with the signal. A write counts only if it was sent after the leader's end. A leader
-        that SIGSTOP stops keeps its connections.
+        The time begins with the signal. A write counts only if it was sent after the leader's end. After
+        SIGSTOP, the connections of the leader stay open.
 
         ``members`` are the surviving members. Each of them gets a write every 5 ms, under changing keys, even
         if earlier writes are unanswered. If a member closes a connection, open it again, at most once every

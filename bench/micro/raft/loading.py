@@ -1,4 +1,4 @@
-"""Starts a load process with a plan, and reads the values that it has measured."""
+"""Starts a load process with a plan, and reads the values that the process measures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines of text for the results, and for the comparison of results with the benchmark's aims.
+"""Makes text from the benchmark's results, and from the comparison of the results with its aims.
 
 This module does no I/O and reads no clock.
 """
@@ -12,7 +12,7 @@ from routekeeper.bench.figures import interval, middle, paired, percentile, spre
 
 Samples = Sequence[Mapping[str, Any]]
 OURS: Final = "routekeeper-fsync"
-#: Name in the tables for the system that runs another checkout of RouteKeeper.
+#: The name, in the tables, of the system that runs another checkout of RouteKeeper.
 OTHER: Final = "other tree"
 _ORDER: Final = (OURS, OTHER, "routekeeper-memory", "zookeeper")
 _HOW_TOLD: Final = "ours by blocking queries over HTTP, ZooKeeper by watch and read"
@@ -138,7 +138,7 @@ def _reads(samples: Samples) -> Iterator[str]:
 
 
 def _told(samples: Samples) -> Iterator[str]:
-    """Yield tables of the times until clients learn of a change: by watching, and by polling."""
+    """Yield tables of the time until clients learn of a change: clients that watch, and clients that poll."""
     for part in ("watch", "watch-many"):
         systems = _systems(samples, part)
         if systems:
@@ -248,7 +248,7 @@ def _elections(samples: Samples) -> Iterator[str]:
 
 
 def targets(samples: Samples) -> Iterator[str]:
-    """Yield a line for each aim of the benchmark: reached or missed; omit aims that were not measured."""
+    """Yield a line for each aim of the benchmark that says if the aim was reached; omit unmeasured aims."""
 
     def line(text: str, value: str, ok: bool) -> str:
         return f"{'reached' if ok else 'MISSED '}  {text}: {value}"

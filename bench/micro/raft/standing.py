@@ -1,4 +1,4 @@
-"""The job that simulates idle brokers, which are registered and send only heartbeats."""
+"""A job that simulates idle brokers: they are registered, and send only heartbeats."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def heartbeats(job: Job) -> dict[str, Any]:
     """Simulate ``connections`` brokers: each registers once, then sends heartbeats, evenly spread over time.
 
     Print ``steady`` when the measured time begins and ``measured`` when it ends. After each of the two words,
-    wait for a line from the caller, because the caller measures other values over exactly the same time.
+    wait for a line from the caller: the caller measures other values over the same time.
     """
     plan = job.plan
     answers = 0

@@ -1,4 +1,4 @@
-"""The compared systems with three members each on loopback; their start, leader, end and restart.
+"""The compared systems, each with three members on loopback: starts, observes, ends and restarts them.
 
 Each system runs with default sizes, and with default timers unless a series sets the timers. This module
 chooses ports, folders and logs.
@@ -113,7 +113,7 @@ class System(abc.ABC):
             )
 
     def bring_back(self, index: int, *, stopped: bool) -> None:
-        """Let a member run again: continue it if a signal stopped it, or restart it if a signal killed it."""
+        """Let a member run again: continue it if it was stopped, or restart it if it was killed."""
         child = self._children[index]
         assert child is not None, "asked of a member that was not started"
         if stopped:
@@ -166,7 +166,7 @@ class System(abc.ABC):
 
 
 class RouteKeeper(System):
-    """Our members with HTTP and metrics on, as users start them.
+    """Three RouteKeeper members, with HTTP and metrics switched on, as users start them.
 
     Args:
         interpreter: Command that runs ``-m PROGRAM``, such as a profiler; ``{index}`` is the member's number.

@@ -7,10 +7,10 @@ from typing import Final, Literal
 
 Series = Literal["defaults", "equal"]
 
-#: Number of heartbeats that our leader sends in one election timeout. ZooKeeper's tick is set so that its
-#: leader sends as many pings in this time.
+#: Number of heartbeats that our leader sends in one election timeout. ZooKeeper's tick is set so that
+#: ZooKeeper's leader sends the same number of pings in this time.
 _HEARTBEATS: Final = 6
-#: Ticks after which a follower of ZooKeeper takes a silent leader for lost.
+#: Number of ticks after which a ZooKeeper follower considers a silent leader lost, for equal timers. Reasons:
 #: - ZooKeeper's leader pings every half tick, so one tick is two heartbeats, and four ticks are 4/3 of the
 #:   election timeout.
 #: - Our two followers choose their timeouts at random between one and two election timeouts. The earlier of
@@ -24,8 +24,8 @@ class Timers:
     """Timers with which each system is started.
 
     Attributes:
-        election_ms: Shortest silence of a leader after which our follower starts an election. The follower
-            chooses its timeout at random between one and two times this value. None for the default.
+        election_ms: Our election timeout. A follower starts an election after a leader's silence of one to
+            two times this value, chosen at random. None for the default.
         heartbeat_ms: Interval of our leader's heartbeats, which follows from ``election_ms``; None for the
             default.
         tick_ms, sync_limit, init_limit: ZooKeeper's timers. The defaults are those of its example file,
@@ -42,7 +42,7 @@ class Timers:
     lease_s: int
 
     def borne_ms(self, system: str) -> tuple[int, int]:
-        """Return the shortest and the longest silence of a leader in ms before a follower acts."""
+        """Return the shortest and the longest silence of a leader, in ms, after which a follower acts."""
         if system == "zookeeper":
             return self.sync_limit * self.tick_ms, self.sync_limit * self.tick_ms
         least = self.election_ms or 500
@@ -65,7 +65,7 @@ def equal(election_ms: int, *, lease_s: int) -> Timers:
         heartbeat_ms=heartbeat_ms,
         tick_ms=tick_ms,
         sync_limit=_EQUAL_SYNC_LIMIT,
-        init_limit=20_000 // tick_ms,  # 20 s as with default timers, even if a tick is short
+        init_limit=20_000 // tick_ms,  # 20 s, as with default timers, even if a tick is short
         lease_s=lease_s,
     )
 

@@ -1,1 +1,1 @@
-"""Storms: many brokers with many topics register, leave or return at the same time, in four designs."""
+"""Benchmark of storms: many brokers with many topics register, leave or return at once, in four designs."""

@@ -1,4 +1,4 @@
-"""Storms in four systems with three servers each: many brokers register, leave or return at once.
+"""Measures storms: many brokers register, leave or return at once, in four systems with three servers each.
 
     python -m routekeeper.bench.micro.storm                                    every row, all designs, once
     python -m routekeeper.bench.micro.storm --rows register,leave --designs independent,raft --repeat 3
@@ -98,7 +98,7 @@ class Bench:
             self.why_not.setdefault(f"{row} {column}", "failed")
 
     def _live(self, column: str, group: list[Row], repetition: int) -> None:
-        """Start a design's servers, measure the result table's rows in ``group``, and stop the servers."""
+        """Start a design's servers, make the measurements in ``group``, and stop the servers."""
 
         def record(row: dict[str, Any]) -> None:
             self._raw.write(json.dumps({"design": column, "repetition": repetition, **row}) + "\n")
@@ -108,7 +108,7 @@ class Bench:
             "register-small": self.sizes.small,
             "crowd": self.sizes.crowd,
             "stranger": self.sizes.stranger,
-            "misses": (1, 2),  # 2 topics: RocketMQ's nameserver refuses a new broker with a single topic
+            "misses": (1, 2),  # RocketMQ refuses a new broker with a single topic
         }.get(first, self.sizes.large)
         plan = {"brokers": brokers, "topics": topics, "compressed": self.arguments.compressed}
         print(f"{column}: {', '.join(group)}: {brokers:,} x {topics:,}, load {load_now():.1f}", flush=True)
@@ -273,7 +273,7 @@ def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def _terminated(number: int, stack_frame: object) -> NoReturn:
-    raise KeyboardInterrupt  # raised so that all started processes are ended, as after Ctrl-C
+    raise KeyboardInterrupt  # so that the program ends all processes that it started, as after Ctrl-C
 
 
 def main(words: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Estimate of a run's duration on two idle cores, from the measured durations of its parts.
+"""Estimates how long a run takes on two idle cores, from the measured durations of its parts.
 
 This module does no I/O and reads no clock.
 """
@@ -14,8 +14,8 @@ from routekeeper.bench.micro.storm.servers import Design
 
 #: Time in s to start and stop a design's servers, with the simulated brokers and clients.
 LIFE_S: Final[dict[Design, float]] = {"independent": 6, "raft": 7, "rocketmq": 12, "zookeeper": 12}
-#: Two times for each line of the table: time in s with few topics, and additional time in s for each million
-#: pairs of broker and topic.
+#: Maps a measurement to two times in s: its duration with few topics, and the additional time for each
+#: million pairs of broker and topic.
 ROW_S: Final[dict[Row, tuple[float, float]]] = {
     "register-small": (2, 12),
     "register": (2, 14),

@@ -1,4 +1,4 @@
-"""Measurements of frequent changes and of queries for missing topics, with one start of the servers."""
+"""Two measurements: frequent changes by one broker, and queries for missing topics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MISSES_WARM_S: Final = {"rocketmq": 12.0}
 
 
 class Life(life.Life):
-    """Measurements with one start of the servers.
+    """The measurements that are made between a start and a stop of the servers.
 
     This class adds two measurements to those of ``routekeeper.bench.storm.life.Life``.
     """
@@ -31,8 +31,8 @@ class Life(life.Life):
 
     def stranger(self, seconds: float) -> dict[str, Any]:
         """Let the only broker change all its topics again and again, while another client sends queries."""
-        # Make the bodies of the requests before the measurement, because this takes CPU time from the
-        # servers.
+        # Make the bodies of the requests before the measurement: making them uses CPU time that the servers
+        # need.
         self._do("prepare")
         with self._measuring("stranger") as found, self.asking(found):
             answer = self._do("repeat", seconds)

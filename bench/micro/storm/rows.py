@@ -30,17 +30,18 @@ ROWS: Final[tuple[Row, ...]] = (
     "misses",
     "stranger",
 )
-#: Maps a measurement and a design to its results: for each repetition, one mapping of names to values.
+#: Maps a measurement and a design to the results. The results are one mapping of names to values for each
+#: repetition.
 Figures = Mapping[tuple[Row, str], Sequence[Mapping[str, Any]]]
 _OF_ROCKETMQ: Final = "rocketmq"
 #: RocketMQ's registerNameServerPeriod in s.
 PERIOD_S: Final = 30.0
-#: Measurements that are made one after the other with the same servers and brokers, in this order.
+#: Measurements that use the same servers and brokers, one after the other in this order.
 LARGE: Final[tuple[Row, ...]] = ("register", "rest", "restart", "restart-spread", "leave")
 
 
 def rows_not_for(design: str) -> tuple[Row, ...]:
-    """Return the measurements that are not made for a design, because ZooKeeper has no such requests."""
+    """Return the measurements to omit for a design, because ZooKeeper has no such requests."""
     return ("crowd", "misses", "stranger") if design == "zookeeper" else ()
 
 
@@ -83,7 +84,7 @@ class Line:
 
     Attributes:
         key: Name of the value among the measured values.
-        goal: Aim of our designs, for the default sizes.
+        goal: The aim for our two designs, with the default sizes.
         shared: True to show each value also as a multiple of RocketMQ's value.
     """
 

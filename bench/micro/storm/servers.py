@@ -1,4 +1,7 @@
-"""The servers of four designs, three each on loopback: ours in two modes, RocketMQ's, and ZooKeeper's."""
+"""The servers of four designs, three servers each, on loopback.
+
+The designs are our two modes, RocketMQ and ZooKeeper.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,12 @@ from routekeeper.bench.wires.client import Kind
 
 Design = Literal["independent", "raft", "rocketmq", "zookeeper"]
 DESIGNS: Final[tuple[Design, ...]] = ("independent", "raft", "rocketmq", "zookeeper")
-#: Number of pairs of topic and broker above which the benchmark raises our bound ``tablePairsMax``.
+#: Highest number of pairs of topic and broker for which our default of the limit ``tablePairsMax`` is enough.
+#: With more pairs, the benchmark raises this limit.
 PAIRS_USUAL: Final = 3_200_000
 #: Heaps of JVMs in MB. RocketMQ's heap is as large as its own script runserver.sh sets it. ZooKeeper's heap
-#: is enough for a million nodes; with a smaller heap, the JVM would spend its time on garbage collection.
+#: is enough for a million nodes; with a smaller heap, the JVM would spend most of its time on garbage
+#: collection.
 HEAP_MB: Final[dict[Design, int]] = {"rocketmq": 4096, "zookeeper": 3072}
 
 

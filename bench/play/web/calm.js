@@ -1,17 +1,20 @@
-/** Answers of a design in times without a fault: they show how slow the machine is. This module does no I/O. */
+/**
+ * Records clients' answers in times without a fault. Answers that are not right then show that the machine is slow.
+ * This module does no I/O.
+ */
 
 import { isWhole } from "./picture.js";
 
 const BAD = ["wrong", "stale", "refused", "none"];
-/** Number of latest answers that were not right to keep for each design. */
+/** Highest number of stored answers for each design. Only answers that were not right are stored. */
 const KEPT_MAX = 5000;
-/** Shortest quiet time from which the page draws conclusions. */
+/** Shortest time without a fault, in ms, from which the page draws conclusions. */
 const QUIET_MIN_MS = 2000;
-/** Time in ms by which an answer may show a fault before the next look at the processes shows it. */
+/** Longest time in ms between an answer that shows a fault and the observation of the processes that shows it. */
 const LOOK_MS = 1000;
 const NOISE_MS = 60000;
 
-/** Return whether every process of a design runs and every link is open. Late answers do not matter. */
+/** Return whether every process of a design runs and every link is open. */
 function isIntact(design) {
   return design.phase === "running"
     && [...design.servers, ...design.brokers].every(({ life }) => life === "up")
@@ -22,7 +25,7 @@ function isIntact(design) {
  * The quiet times of each design (times without a fault), and the answers that were not right.
  *
  * A quiet time begins when all processes run, all links are open and all answers are right. It ends when a process or a
- * link fails, or when somebody causes a fault. A late answer does not end it.
+ * link fails, or when somebody causes a fault. A wrong, stale or missing answer does not end it.
  */
 export class Calm {
   constructor(base) {
@@ -32,7 +35,7 @@ export class Calm {
     for (const design of base.designs) this.#begin(design, base.at_ms);
   }
 
-  /** Add a change. `state` is the picture (state of all designs) after the change. */
+  /** Add a change; `state` is the state of all designs after the change. */
   add(change, state) {
     if (change.designs) {
       for (const design of state.designs) this.#begin(design, change.at_ms);
@@ -46,13 +49,13 @@ export class Calm {
     this.#look(design, change.at_ms);
   }
 
-  /** Return the ms for which the present quiet time of a design has lasted; 0 if there is none. */
+  /** Return the duration in ms of a design's present quiet time; 0 if it has none now. */
   lasts(name, now) {
     const span = this.spans.get(name)?.at(-1);
     return span && span.to === null ? now - span.from : 0;
   }
 
-  /** Return the begin of the quiet time that contains an instant; null if there is none, or if it is too short. */
+  /** Return the start of the quiet time that contains an instant; null if there is none, or if it is too short. */
   since(name, at) {
     const span = this.spans.get(name)?.findLast(({ from, to }) => from <= at && (to === null || to >= at));
     return span && at - span.from >= QUIET_MIN_MS ? span.from : null;
@@ -81,8 +84,8 @@ export class Calm {
   }
 
   /**
-   * Return the number of answers of all designs that were not right although there was no fault. The last minute counts;
-   * for a design with a fault, the minute before the fault counts.
+   * Return the number of answers that were not right although their design had no fault, over all designs. For each
+   * design, count the last minute; if the design has a fault now, count the minute before the fault.
    */
   noise(now) {
     let sum = 0;
@@ -93,12 +96,12 @@ export class Calm {
     return sum;
   }
 
-  /** Return the number of answers of a design that were not right in quiet times since a fault. */
+  /** Return the number of a design's answers that were not right, in the quiet times since the instant `fault`. */
   later(name, fault, now) {
     return this.#byThemselves(name, fault, now).length;
   }
 
-  /** Return the answers that were not right in the quiet times between two instants. */
+  /** Return a design's answers that were not right, in the quiet times between two instants. */
   #byThemselves(name, begin, end) {
     const spans = this.spans.get(name)?.filter(({ to }) => to === null || to > begin) ?? [];
     return (this.bads.get(name) ?? []).filter(({ at }) => at > begin && at <= end
@@ -121,7 +124,7 @@ export class Calm {
     } else if (isWhole(design)) spans.push({ from: at, to: null });
   }
 
-  /** Record a client's last answer, once: a change of a client may have no new answer. */
+  /** Record a client's last answer, unless it is recorded already: a change of a client may bring no new answer. */
   #note(name, { name: client, last }) {
     const key = `${name} ${client}`;
     if (!last || this.done.get(key) === last.done_ms) return;
@@ -143,7 +146,9 @@ export function badOf(counts) {
   return BAD.reduce((sum, name) => sum + counts[name], 0);
 }
 
-/** Return whether about as many answers were not right before a fault as after it, so that the fault need not be the cause. */
+/**
+ * Return whether the fault need not be the cause of answers that were not right: before it, there were about as many.
+ */
 export function isNoise(compared) {
   return compared !== null && badOf(compared.before) > 0 && badOf(compared.since) <= 2 * badOf(compared.before);
 }

@@ -1,4 +1,4 @@
-/** Faults that people can cause: a form for all of them, and a menu beside each process and link of a drawing. */
+/** The form and the menu with which people cause faults. The menu opens beside a process or a link in a drawing. */
 
 import { html, set, write } from "/drawings/svg.js";
 import { DESIGNS, named } from "./words.js";
@@ -8,7 +8,7 @@ const BROKERS = [0, 1, 2].map((n) => `broker-${n}`);
 const CLIENTS = [0, 1, 2, 3].map((n) => `client-${n}`);
 const DELAYS = [[200, "0.2 s"], [1000, "1 s"], [3000, "3 s"]];
 
-/** Buttons for a process: the order, the button's text, and an explanation for people who see it for the first time. */
+/** Buttons for a process: each has a command, the button's text, and an explanation for new users. */
 const OF_PROCESS = {
   server: [
     ["kill", "Kill", "The process ends at once (kill -9). The system closes its connections."],
@@ -28,8 +28,8 @@ export class Faults {
    * @param {object} parts
    * @param {HTMLElement} parts.host Element that contains the form.
    * @param {HTMLElement} parts.menu Menu that opens beside a process or a link of a drawing.
-   * @param {(order: object) => Promise<object | null>} parts.order Sends an order; returns null if it was refused.
-   * @param {() => object | null} parts.present Returns the present picture (state of all designs).
+   * @param {(order: object) => Promise<object | null>} parts.order Sends a command; returns null if it was refused.
+   * @param {() => object | null} parts.present Returns the present state of all designs.
    */
   constructor({ host, menu, order, present }) {
     Object.assign(this, { host, menu, order, present, origin: null });
@@ -53,7 +53,7 @@ export class Faults {
     });
   }
 
-  /** Show the designs of this picture; disable all buttons for the past and for a saved session. */
+  /** Offer the designs that `state` has; disable all buttons if the page shows the past or a saved session. */
   show(state, isPast) {
     const names = state.designs.map(({ name }) => name).join(" ");
     if (this.names !== names) {
@@ -66,7 +66,7 @@ export class Faults {
     if (isOff) this.#close(false);
   }
 
-  /** Open the menu of a process or a link of one design beside its element. */
+  /** Open the menu for a process or a link of a design, beside the element that draws it. */
   open(design, id, element) {
     const state = this.present();
     if (!state || state.replayed || document.body.classList.contains("past")) return;
@@ -175,7 +175,7 @@ export class Faults {
     return group("Topic", html("div", { class: "row" }, html("label", {}, "named ", name),
       this.#button("make-topic", "Make", "Every broker gets the topic. Clients ask for the newest topic.", () => {
         this.#send({ do: "make-topic", topic: name.value });
-        // Raise the number in the name, so that the next press makes another topic.
+        // Raise the number in the topic's name, so that the next click makes another topic.
         name.value = name.value.replace(/(\d*)$/, (digits) => String(Number(digits || 0) + 1));
       }, "topic")));
   }
@@ -208,7 +208,7 @@ export class Faults {
   }
 }
 
-/** Return the orders that start all processes that are down; one order starts a process in all designs that need it. */
+/** Return the commands that start all processes that are down. One command starts a process in several designs. */
 export function starts(state, designs = []) {
   const down = new Map();
   for (const design of state.designs) {

@@ -1,15 +1,25 @@
 /**
- * The five lessons: data for the engine in teacher.js.
+ * The five lessons, as data; teacher.js runs them.
  *
- * A lesson asks a question, does its steps, and tells the result. `steps` are done in order. A step gives `orders` to the
- * program, waits for an `until` that must hold in every design, or only waits (`wait`). A time limit has two parts:
- * `limit[0]` seconds, and `limit[1]` seconds divided by the timers' divisor. If a step has orders and an `until`, it
- * repeats the orders every `again` seconds in the designs in which `until` does not hold yet.
+ * A lesson asks a question, executes its `steps` one after the other, and shows the result. The kinds of steps are:
  *
- * `measure` computes values from the events. `verdict` describes one design by one word (`is`) and by a sentence with the
- * reason (`text`). `happened` names the choice that came true by these words; null if no choice did. `seen` makes two
- * sentences from the values. All three use the same values, so choice and sentences cannot contradict each other. No
- * text contains a fixed figure.
+ * - A step with `orders` sends these commands to the program.
+ * - A step with `until` waits until the function `until` is true for every design.
+ * - A step with `orders`, `until` and `again` sends the commands every `again` seconds to the designs for which `until`
+ *   is not true yet.
+ * - A step with `wait` only waits.
+ *
+ * A time limit has two parts: `limit[0]` seconds, and `limit[1]` seconds divided by the timers' divisor.
+ *
+ * These functions make the result:
+ *
+ * - `measure` computes values from the session's changes.
+ * - `verdict` describes one design by one word (`is`) and by a sentence with the reason (`text`).
+ * - `happened` gets the verdicts of all designs, and names the choice that came true; null if none did.
+ * - `seen` makes two sentences from the values.
+ *
+ * All of them use the same values, so the choice and the sentences cannot contradict each other. No text contains a
+ * fixed figure.
  */
 
 import { duration } from "/drawings/states.js";
@@ -26,7 +36,7 @@ const time = (ms) => ms === null ? "not until the end" : `after ${duration(ms)}`
 const span = (ms, name) => ms ? `for ${duration(ms)} in ${name}` : `at no time in ${name}`;
 const answers = (counters, name) => `${name} gave ${troubles(counters)}`;
 const upper = (text) => text[0].toUpperCase() + text.slice(1);
-/** Return whether the verdict is `word` on exactly the designs in `names`, and `other` on all other designs that ran. */
+/** Return whether the designs in `names` have the verdict `word`, and all other designs the verdict `other`. */
 const only = (verdicts, [word, other], names) =>
   Object.entries(verdicts).every(([name, { is }]) => is === (names.includes(name) ? word : other));
 const notRight = (counts) => `${counted(badOf(counts), "answer")} ${badOf(counts) === 1 ? "was" : "were"} not right (${troubles(counts)})`;
@@ -39,7 +49,7 @@ const hasLeader = (design) => design.servers.some(({ life, answers: isHeard, rol
 const contradict = (design) => new Set(design.servers.filter(({ life, answers: isHeard, serves }) => life === "up" && isHeard && serves)
   .map(({ brokers }) => [...brokers].sort().join())).size > 1;
 const isServing = ({ life, answers: isHeard, serves }) => life === "up" && isHeard && serves;
-/** Return whether server 1 has answered client 1 since its restart. */
+/** Return whether the last answer that client 1 got came from server 1 after server 1's restart. */
 const isAsked = (design, acts) => {
   const { last } = design.clients.find(({ name }) => name === "client-1");
   return last?.server === "nameserver-1" && isAnswered(last.verdict) && last.done_ms > acts.get("restart").at_ms;
@@ -52,7 +62,7 @@ const isWithout = (client, design) => {
   return brokers !== null && !brokers.includes("broker-2");
 };
 
-/** Return in words how many of the restarted server's answers were not right. The log has only one of equal right answers. */
+/** Return in words the numbers of the given answers that were not right. */
 function costOf(given) {
   const counts = { wrong: 0, stale: 0, refused: 0, none: 0 };
   for (const { verdict } of given) if (verdict in counts) counts[verdict] += 1;

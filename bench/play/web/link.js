@@ -1,31 +1,35 @@
 /**
- * The connection to the program: the present picture (state of all designs), the session so far, and orders.
+ * The page's connection to the program. It receives the state of all designs and all changes, and sends commands.
  *
- * The program's stream of events begins with the whole picture. If the stream is lost, the browser opens it again. If the
- * program answers with an error, the page opens a new stream. The callbacks in `readers` report all changes.
+ * The program's stream of events begins with the whole state of all designs. If the stream is lost, the browser opens
+ * it again. If the program answers with an error, the page opens a new stream. The callbacks in `readers` report all
+ * changes.
  */
 
 import { Calm } from "./calm.js";
 import { History, applyTick } from "./picture.js";
 
 const AGAIN_MS = 1000;
-/** Time in ms without a message after which the page calls its picture old. Ticks come twice a second. */
+/**
+ * Time in ms without a message after which the page reports that the program does not answer. Normally a tick comes
+ * twice a second.
+ */
 export const OLD_MS = 3000;
 
 export class Program {
   /**
    * @param {object} readers
    * @param {(program: Program) => void} readers.onBegin A session began, or the page connected to it again.
-   * @param {(change: object, before: object) => void} readers.onChange A change came; `before` is the picture before it.
+   * @param {(change: object, before: object) => void} readers.onChange A change came; `before` is the state before it.
    * @param {() => void} readers.onTick A tick brought newer ages and counters.
    * @param {(isThere: boolean) => void} readers.onLink The program began to answer, or it does not answer any more.
    */
   constructor({ onBegin, onChange, onTick, onLink }) {
     Object.assign(this, { onBegin, onChange, onTick, onLink });
-    /** The present picture, with the ages of the last tick; null before the first picture. */
+    /** The present state of all designs, with the times of the last tick; null until the program has sent a state. */
     this.state = null;
     this.history = null;
-    /** The quiet times (times without a fault) of the session. */
+    /** The session's quiet times (times without a fault), and the answers that were not right. */
     this.calm = null;
     this.traffic = new Map();
     this.isThere = false;
@@ -48,9 +52,9 @@ export class Program {
   }
 
   /**
-   * Send an order; return the program's answer.
+   * Send a command; return the program's answer.
    *
-   * @throws {Error} If the program refused the order; the message is its reason.
+   * @throws {Error} If the program refused the command; the message is the reason.
    */
   async order(order) {
     return post("/v1/actions", order);

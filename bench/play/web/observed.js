@@ -1,18 +1,18 @@
-/** Measures of a lesson, computed from the pictures (states of all designs) of the session. This module does no I/O. */
+/** Measures for a lesson, computed from the successive states of all designs in a session. This module does no I/O. */
 
-/** A lesson's orders, all changes since the first of them, and the quiet time (without a fault) before it. */
+/** The commands of a lesson, all changes since its first command, and the time without a fault before this command. */
 export class Observed {
   /**
    * @param {import("./picture.js").History} history
    * @param {import("./calm.js").Calm} calm
-   * @param {Map<string, object>} acts The program's answer to each order of the lesson, by the step's id.
+   * @param {Map<string, object>} acts The program's answer to each command of the lesson, by the step's id.
    * @param {string[]} names Designs that ran when the lesson began.
    */
   constructor(history, calm, acts, names) {
     Object.assign(this, { history, calm, acts, names });
   }
 
-  /** Return the newest picture of a design. */
+  /** Return the newest state of a design. */
   now(name) {
     return find(this.history.last, name);
   }
@@ -28,13 +28,15 @@ export class Observed {
     return outcome?.result === "applied" ? outcome.target || this.acts.get(act).order.target : null;
   }
 
-  /** Return the instant at which the program began a step: clients may notice a broker's end before the step is done. */
+  /** Return the start of a step, not its end, because clients may notice a broker's end before the step is done. */
   #begun(act) {
     const { id, at_ms: at } = this.acts.get(act);
     return this.history.changes.find((change) => change.id === id)?.mark?.at_ms ?? at;
   }
 
-  /** Return the time in ms from the begin of a step until the test first held; null if it never held. */
+  /**
+   * Return the time in ms from the start of a step until `test` was first true for the design; null if it never was.
+   */
   first(name, act, test) {
     const from = this.#begun(act);
     for (const state of this.history.pictures(from)) {
@@ -43,7 +45,7 @@ export class Observed {
     return null;
   }
 
-  /** Return the time in ms from a step until the test held and did not fail again; null if it does not hold at the end. */
+  /** Return the time in ms from a step until `test` became true and stayed true; null if it is false at the end. */
   settled(name, act, test, until = null) {
     const from = this.acts.get(act).at_ms;
     let since = null;
@@ -54,7 +56,7 @@ export class Observed {
     return since;
   }
 
-  /** Return the total time in ms for which the test held, from one step until another step or until now. */
+  /** Return the total time in ms for which `test` was true, from the step `act` to the step `until`, or until now. */
   during(name, act, test, until = null) {
     let sum = 0;
     let since = null;
@@ -75,15 +77,15 @@ export class Observed {
     return this.now(name).counters;
   }
 
-  /** Return the comparison of the answers after and before a fault, see `Calm.compare`; null if there is none. */
+  /** Return the result of `Calm.compare` for the fault of a step: the answers before and after this fault. */
   compared(name, act) {
     return this.calm.compare(name, this.#begun(act), this.history.last.at_ms);
   }
 
   /**
-   * Return the length of the quiet time before the first order, and each design's answers in it that were not right.
+   * Return the length of the quiet time before the first command, and the answers that were not right during it.
    *
-   * @returns {{ms: number, bad: Object<string, object>} | null} Null if there was no quiet time before the order.
+   * @returns {{ms: number, bad: Object<string, object>} | null} Null if there was no quiet time before the command.
    */
   quiet() {
     const first = Math.min(...[...this.acts.keys()].map((act) => this.#begun(act)));
@@ -94,8 +96,8 @@ export class Observed {
   }
 
   /**
-   * Return a server's answers to a client after a step: each answer that was not right, and each that differs from the
-   * answer before. If there is none, return the present answer, because the answers since the step were equal to it.
+   * Return a server's answers to a client after a step, as the log has them. The log omits a right answer that is equal
+   * to the answer before. So if the log has no answer after the step, return the last answer: later answers were equal.
    */
   answers(name, client, server, act) {
     const { at_ms: from } = this.acts.get(act);

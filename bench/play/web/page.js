@@ -1,4 +1,4 @@
-/** The page: connects the program's stream with the drawings, the strip of time, the faults and the lessons. */
+/** The page: passes the program's messages to the drawings, the timeline, the forms for faults and the lessons. */
 
 import { ANSWERS, duration, legend, sign } from "/drawings/states.js";
 import { html, set, svg, write } from "/drawings/svg.js";
@@ -19,7 +19,7 @@ const LINES = [
   ["slow", "slow", "Everything arrives later."],
   ["cut", "cut", "Nothing passes. An arrow shows the way that is still open."],
 ];
-/** Shortest time in ms between two texts on the answers for screen readers. */
+/** Shortest time in ms between two texts for screen readers about the answers. */
 const SPOKEN_EVERY_MS = 4000;
 
 let past = null;
@@ -54,7 +54,7 @@ const strip = new Strip(byId("time"), (at) => {
 const faults = new Faults({ host: byId("faults"), menu: byId("menu"), order, present: () => program.state });
 const teacher = new Teacher(byId("lessons"), LESSONS, { program, order, back, learn });
 
-/** Send an order; show the reason if the program refused it or could not do it. */
+/** Send a command; if the program refused it or could not execute it, show the reason. */
 async function order(wanted) {
   try {
     const done = await program.order(wanted);
@@ -76,7 +76,7 @@ function say(text) {
   write(byId("speaker"), text);
 }
 
-/** Make room for a lesson, or remove this room. */
+/** Change the page's layout so that a lesson fits, or change it back. */
 function learn(isOpen) {
   if (isOpen && !document.body.classList.contains("learning")) byId("reading").open = false;
   document.body.classList.toggle("learning", isOpen);
@@ -121,7 +121,7 @@ function showLive(state) {
   set(byId("live"), { "data-live": program.isThere ? "yes" : "no" });
 }
 
-/** Return a text that says whether answers fail without a fault: then a fault need not cause each later failure. */
+/** Return the word "live", with a warning if answers were not right although nothing was broken. */
 function slowness(failed) {
   return failed ? `live, on a slow machine: ${counted(failed, "answer")} failed in a minute in which nothing was broken` : "live";
 }

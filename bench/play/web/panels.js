@@ -1,4 +1,6 @@
-/** Panels of the designs: each has a heading, counts since the fault, and the drawing of its cluster. */
+/**
+ * One panel for each design. A panel has a heading, numbers of answers since the fault, and a drawing of the processes.
+ */
 
 import { Cluster } from "/drawings/cluster.js";
 import { icon } from "/drawings/states.js";
@@ -11,20 +13,22 @@ const COUNTED = ["wrong", "stale", "refused", "none"];
 export class Panels {
   /**
    * @param {HTMLElement} host
-   * @param {(design: string, id: string, element: Element) => void} onPick Called when the user picks a process or a link.
+   * @param {(design: string, id: string, element: Element) => void} onPick Called when the user picks a process or a
+   *   link.
    */
   constructor(host, onPick) {
     Object.assign(this, { host, onPick, panels: new Map() });
   }
 
   /**
-   * Show a picture.
+   * Show a state of all designs.
    *
    * @param {object} state
    * @param {Map<string, object[]>} traffic Maps a design to the links over which bytes passed; empty for the past.
-   * @param {boolean} isPast True to show no ages of answers: the log has only answers that changed something.
+   * @param {boolean} isPast True for a past state. Then show no ages of answers: the log omits answers without a
+   *   change.
    * @param {import("./calm.js").Calm} calm
-   * @param {string} ago Age of the picture in words; empty for the present.
+   * @param {string} ago Age of the shown state in words; empty for the present state.
    */
   show(state, traffic, isPast, calm, ago) {
     const names = state.designs.map(({ name }) => name);
@@ -77,7 +81,7 @@ export class Panels {
   }
 }
 
-/** Show the numbers of answers that were not right since and before the fault; leave out numbers that are 0. */
+/** Show the numbers of answers that were not right, since the fault and before it. Omit numbers that are 0. */
 function showCounts(host, counters, isFault, earlier) {
   const shown = COUNTED.filter((name) => counters[name] > 0);
   const key = JSON.stringify([isFault, earlier, total(counters) > 0, shown.map((name) => counters[name])]);
@@ -94,7 +98,7 @@ function showCounts(host, counters, isFault, earlier) {
   host.replaceChildren(html("li", { class: "since" }, `${since}:`), ...items);
 }
 
-/** Return a design in the form that the drawing needs. */
+/** Convert a design to the form that the class for drawings accepts. */
 function drawn(design, now, traffic, isPast) {
   const busy = new Set(traffic.map(({ dialler, acceptor }) => `${dialler}>${acceptor}`));
   return {
@@ -103,7 +107,7 @@ function drawn(design, now, traffic, isPast) {
     brokers: design.brokers.map(({ name, life }) => ({ id: name, name: named(name), state: life })),
     servers: design.servers.map((server) => ({
       id: server.name, name: named(server.name), state: serverState(server),
-      // A server that does not serve reports no table, so its empty list does not mean that it lists no broker.
+      // A server that does not serve reports no routes. So its list of brokers is empty even if it knows brokers.
       lists: server.read_ms === null || (!server.serves && !server.brokers.length) ? null : server.brokers,
       isOld: !server.answers || !server.serves,
     })),

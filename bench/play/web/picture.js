@@ -1,11 +1,11 @@
 /**
- * The picture (state of all designs), and the effect of a change on it. This module does no I/O.
+ * The state of all designs ("picture"), and the effect of a change on this state. This module does no I/O.
  *
- * The fields are those of bench/play/model.py. A picture is never altered: a change makes a new picture, which shares the
- * unchanged parts with the old one. So it costs little memory to keep the pictures of many instants.
+ * The fields are those of bench/play/model.py. A state is never altered: a change makes a new state, which shares the
+ * unchanged parts with the old state. So the states of many instants need little memory.
  */
 
-/** Return the picture after this change. */
+/** Return the state after this change. */
 export function apply(state, change) {
   const next = { ...state, id: change.id, at_ms: change.at_ms };
   if (change.designs) next.designs = change.designs;
@@ -40,9 +40,9 @@ function replaced(all, one, key = ({ name }) => name) {
 }
 
 /**
- * Return the picture with the ages and counters of a tick.
+ * Return the state with the times and counters of a tick (the program's message twice a second).
  *
- * A picture may contain a change that is newer than the tick. So the newer instant of the two counts.
+ * The state may contain a change that is newer than the tick. So take each value from the newer of the two.
  */
 export function applyTick(state, tick) {
   const designs = state.designs.map((design) => {
@@ -72,12 +72,12 @@ function newer(a, b) {
   return total(a) >= total(b) ? a : b;
 }
 
-/** Number of changes between two kept pictures, and so the most changes to apply to reach any other picture. */
+/** Number of changes between two stored states. Any other state is computed from the stored state before it. */
 const KEPT_EVERY = 400;
-/** Number of changes that the page keeps; the program keeps as many. */
+/** Highest number of stored changes; the program's log has the same limit. */
 const CHANGES_MAX = 20000;
 
-/** The session so far: the picture at its begin (or before the oldest kept change), and all changes since then. */
+/** The session so far: the state at its start, or before the oldest stored change, and all changes since then. */
 export class History {
   constructor({ base, changes }) {
     this.base = base;
@@ -100,7 +100,7 @@ export class History {
     }
   }
 
-  /** Return the picture at an instant. */
+  /** Return the state at an instant. */
   at(ms) {
     const count = this.#before(ms);
     const from = Math.floor(count / KEPT_EVERY);
@@ -120,7 +120,7 @@ export class History {
     return low;
   }
 
-  /** Yield the picture at an instant, and the picture after each later change up to another instant. */
+  /** Yield the state at the instant `from`, then the state after each later change up to the instant `until`. */
   *pictures(from, until = Infinity) {
     let state = this.at(from);
     yield state;
@@ -131,7 +131,7 @@ export class History {
   }
 }
 
-/** Return the state of a server as a drawing shows it. */
+/** Return the word for a server's state that selects the symbol in the drawings. */
 export function serverState({ life, answers, role, serves }) {
   if (life !== "up") return life;
   if (!answers) return "silent";

@@ -1,4 +1,7 @@
-/** Events and spans of time, computed from the changes of a session. This module does no I/O. */
+/**
+ * Events, and times of equal verdicts on a client's answers, computed from a session's changes. This module does no
+ * I/O.
+ */
 
 import { ANSWERS, SERVERS } from "/drawings/states.js";
 import { serverState } from "./picture.js";
@@ -10,8 +13,8 @@ const QUIET = new Set(["make-topic", "timers", "reconnect"]);
 /**
  * Return the events that a change caused, as the list of events shows them.
  *
- * @returns {{at: number, kind: string, text: string, design: string | null, isMinor: boolean}[]}
- *   A minor event is in the list only: the strip of time has no mark for it.
+ * @returns {{at: number, kind: string, text: string, design: string | null, isMinor: boolean}[]} A minor event is only
+ *   in the list; the timeline has no mark for it.
  */
 export function eventsOf(before, change) {
   const event = (kind, text, isMinor = false) => ({ at: change.at_ms, kind, text, design: change.design ?? null, isMinor });
@@ -68,7 +71,7 @@ function clientEvents(design, now, told) {
   return [told("change", `${named(now.name)} ${verdict === "refused" ? "was refused an answer" : word}${by}${why && verdict !== "none" ? `: ${named(why)}` : ""}`, true)];
 }
 
-/** Spans of equal verdicts for each client; each change may end a span and begin the next one. */
+/** For each client, the times in which all its answers had the same verdict; the timeline draws them as bands. */
 export class Lanes {
   constructor(base) {
     this.spans = new Map();
@@ -81,7 +84,7 @@ export class Lanes {
     if (change.client) this.#turn(change.design, change.client, change.at_ms);
   }
 
-  /** Return the rows of the clients in the form that a timeline needs. */
+  /** Return one row for each client, in the form that the class `Timeline` accepts. */
   groups() {
     const order = Object.keys(DESIGNS);
     const designs = [...this.spans].sort(([a], [b]) => order.indexOf(a) - order.indexOf(b));

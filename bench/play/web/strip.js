@@ -1,4 +1,4 @@
-/** The strip of time: each client's state, every event, the past, and a comparison since the fault. */
+/** The timeline below the drawings, the list of events, and a sentence on the answers since the last fault. */
 
 import { ANSWERS, duration, icon, sign } from "/drawings/states.js";
 import { html, set, write } from "/drawings/svg.js";
@@ -8,7 +8,7 @@ import { Lanes, eventsOf } from "./story.js";
 import { DESIGNS, before, counted, isTroubled, troubles } from "./words.js";
 
 const WINDOWS = [[60, "1 minute"], [180, "3 minutes"], [600, "10 minutes"], [Infinity, "everything"]];
-/** Number of the latest events in the list; the strip shows all events. */
+/** Highest number of events in the list, which shows the latest ones. */
 const LISTED_MAX = 60;
 const DRAWN_EVERY_MS = 250;
 
@@ -46,7 +46,7 @@ export class Strip {
     });
   }
 
-  /** Show a session from its begin. */
+  /** Begin to show a session: add all its changes until now. */
   begin(history, calm) {
     this.calm = calm;
     this.lanes = new Lanes(history.base);
@@ -66,7 +66,7 @@ export class Strip {
     this.events.push(...eventsOf(before, change));
   }
 
-  /** Show everything until now. */
+  /** Show all changes until now; `state` is the present state of all designs. */
   show(state) {
     this.state = state;
     if (this.at === null) this.#showDifference();
@@ -77,7 +77,7 @@ export class Strip {
     this.#draw();
   }
 
-  /** Move the head (the shown instant) to an instant; null for now. */
+  /** Mark an instant on the timeline as the shown one; null for the present. */
   seek(at) {
     this.at = at;
     this.timeline.seek(at);
@@ -99,7 +99,7 @@ export class Strip {
     if (!this.state) return;
     const to = Math.max(this.state.at_ms, this.from + 1);
     const width = this.window * 1000;
-    // Keep the shown part of the time while the user looks at the past: otherwise it would move below the pointer.
+    // Do not move the timeline while the user looks at the past: a moving timeline is hard to click.
     const end = this.at === null ? to : Math.max(this.end ?? to, this.at);
     this.end = end;
     const from = Math.max(this.from, Number.isFinite(width) ? end - width : this.from);
@@ -123,14 +123,16 @@ export class Strip {
     set(this.list, { start: this.events.length });
   }
 
-  /** Show the age and the events of the chosen instant. */
+  /** Show in words how long ago the chosen instant was, and which events happened then. */
   #showPast() {
     const [first, ...others] = [...this.chosen].sort((one, other) => (other.kind === "fault") - (one.kind === "fault"));
     const event = first ? `: ${first.text}${others.length ? `; and ${counted(others.length, "event")} close to it` : ""}` : "";
     write(this.since, `${duration(this.state.at_ms - this.at)} ago${event}.`);
   }
 
-  /** Return the words for answers that were not right after a fault's repair: the fault did not cause them. */
+  /**
+   * Return words for the answers since the fault that were not right while nothing was broken; empty if there are none.
+   */
   #afterwards(name, fault) {
     const later = this.calm.later(name, fault, this.state.at_ms);
     return later ? ` (${later} of them while nothing was broken in it)` : "";
@@ -149,7 +151,7 @@ export class Strip {
   }
 }
 
-/** Return a line that explains the bands of the strip. */
+/** Return a list that explains the colours of the timeline's bands. */
 function bands() {
   return html("ul", { class: "bands" }, html("li", {}, "A row is a client. Its answers:"),
     ...Object.keys(ANSWERS).map((name) => html("li", {}, band("answer", name), sign("answer", name).word)),

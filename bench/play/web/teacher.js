@@ -1,4 +1,4 @@
-/** The engine of the lessons: it asks the reader to guess, gives the orders, and reports what the clients got. */
+/** Runs the lessons: it asks the reader to guess, sends the commands, and reports the answers that the clients got. */
 
 import { duration, icon, sign } from "/drawings/states.js";
 import { html, set } from "/drawings/svg.js";
@@ -8,13 +8,15 @@ import { Observed } from "./observed.js";
 import { isWhole } from "./picture.js";
 import { DESIGNS, list, troubles } from "./words.js";
 
-/** Limit in s for the repair before a lesson: a fixed part, and a part that is divided by the timers' divisor. */
+/** Time limit for the repair before a lesson, in s: a fixed part, and a part that is divided by the timers' divisor. */
 const REPAIR_LIMIT = [60, 120];
-/** Quiet time (without a fault) in ms before a lesson's first order: its answers show how slow the machine is. */
+/**
+ * Time without a fault before a lesson's first command, in ms. The answers in this time show how slow the machine is.
+ */
 const QUIET_MS = 5000;
 const QUIET_LIMIT = [60, 0];
 
-/** Return whether all answers and readings that a design's picture shows are newer than an instant. */
+/** Return whether all last answers and readings in a design's state are newer than an instant. */
 function isYounger(design, ms) {
   return design.clients.every(({ last }) => last?.done_ms > ms)
     && design.servers.every(({ life, answers, read_ms: read }) => life !== "up" || !answers || read > ms);
@@ -27,8 +29,8 @@ export class Teacher {
    * @param {object} parts
    * @param {import("./link.js").Program} parts.program
    * @param {(order: object) => Promise<object | null>} parts.order
-   * @param {() => void} parts.back Shows the present instead of the past.
-   * @param {(isOpen: boolean) => void} parts.learn Makes room for a lesson, or removes this room.
+   * @param {() => void} parts.back Makes the page show the present instead of the past.
+   * @param {(isOpen: boolean) => void} parts.learn Changes the page's layout so that a lesson fits, or changes it back.
    */
   constructor(host, lessons, { program, order, back, learn }) {
     Object.assign(this, { host, lessons, program, order, back, learn, lesson: null, wake: () => {} });
@@ -45,7 +47,7 @@ export class Teacher {
     host.append(html("h2", { id: "lessons-title" }, "Lessons"), this.choices, this.desk);
   }
 
-  /** Let waiting steps check the new picture, and show it in the lesson's table. */
+  /** Make the waiting step check the new state of all designs, and show this state in the lesson's table. */
   onChange() {
     this.wake();
     if (this.table) this.#showTable();
@@ -117,7 +119,8 @@ export class Teacher {
       if (isOver()) return;
       set(items[number], { "data-step": result === "late" ? "late" : "done", "aria-current": null });
       if (result === "late") {
-        // Step 1 waits for a quiet time. If a slow machine never has one, play the lesson nevertheless.
+        // Step 1 waits for a time without a fault. On a slow machine there may be none; continue the lesson
+        // nevertheless.
         isWithin &&= number === 1;
         items[number].append(" This took longer than the lesson waits.");
       }
@@ -133,7 +136,7 @@ export class Teacher {
     return this.program.state.designs.filter(({ phase }) => phase === "running").map(({ name }) => name);
   }
 
-  /** Heal all links and start all processes that are down; then wait until every design is whole. */
+  /** Heal all links and start all processes that are down; then wait until `isWhole` is true for every design. */
   async #repair(isOver) {
     const { state } = this.program;
     if (!this.#hold(isWhole)) {
@@ -150,24 +153,28 @@ export class Teacher {
   async #step({ id, orders, until, again, limit, wait }, acts, isOver) {
     if (again) return this.#repeat(id, orders, (design) => until(design, acts), { again, limit }, acts, isOver);
     if (orders) return this.#give(id, orders, this.#running(), acts, isOver);
-    // Count only pictures newer than the last order: every client's answer and every server's reading came after it.
+    // Accept only states in which every client's last answer and every server's last reading are newer than the last
+    // command.
     const since = Math.max(0, ...[...acts.values()].map(({ at_ms: at }) => at));
     if (until) return this.#wait((design) => isYounger(design, since) && until(design, acts), limit, isOver);
     await this.#wait(() => false, wait, isOver);
     return "done";
   }
 
-  /** Give all orders of a step at the same time; return "done" when the picture shows the last one, or "failed". */
+  /**
+   * Send all commands of a step at the same time. Return "done" when the page has the change of the last one, or
+   * "failed".
+   */
   async #give(id, orders, designs, acts, isOver) {
     const all = await Promise.all(orders.map((wanted) => this.order({ ...wanted, designs })));
     if (all.includes(null)) return "failed";
     const last = all.reduce((one, other) => other.id > one.id ? other : one);
     acts.set(id, last);
-    // Wait for the change of the last order, because measures begin with this change.
+    // Wait for the change of the last command, because measures begin with this change.
     return this.#wait(() => this.program.history.last.id >= last.id, [10, 0], isOver);
   }
 
-  /** Repeat orders, each time for the designs in which the test does not hold yet. */
+  /** Send commands again and again, each time only to the designs in which `test` is not true yet. */
   async #repeat(id, orders, test, { again, limit: [fixed, divided] }, acts, isOver) {
     const end = performance.now() + 1000 * (fixed + divided / this.program.state.divisor);
     let result = "late";
@@ -180,13 +187,13 @@ export class Teacher {
     return result;
   }
 
-  /** Return whether a test holds in every running design. */
+  /** Return whether `test` is true in every running design. */
   #hold(test) {
     const { state } = this.program;
     return this.program.isThere && state.designs.every((design) => design.phase !== "running" || test(design));
   }
 
-  /** Wait until the test holds in every running design; return "done", or "late" after the limit. */
+  /** Wait until `test` is true in every running design. Return "done", or "late" after the time limit. */
   async #wait(test, [fixed, divided], isOver) {
     const end = performance.now() + 1000 * (fixed + divided / this.program.state.divisor);
     while (!isOver() && performance.now() < end) {
@@ -214,7 +221,7 @@ export class Teacher {
   #tell(lesson, choice, observed, isWithin) {
     const measures = lesson.measure(observed);
     const verdicts = Object.fromEntries(observed.names.map((name) => [name, lesson.verdict(measures, name)]));
-    // If a step was late, a measure may be incomplete. Then no choice came true.
+    // If a step was late, a measure may be incomplete. Then do not decide which choice came true.
     const happened = isWithin ? lesson.happened(verdicts) : null;
     const textOf = (id) => lesson.choices.find((one) => one.id === id)?.text;
     const expected = choice === "unsure" ? "You made no guess." : choice === happened ? "You expected this." : `You expected: ${textOf(choice)}`;
@@ -240,7 +247,7 @@ export class Teacher {
       html("h4", {}, "What the documents say"), html("p", { id: "claim" }, lesson.claim),
       html("p", {}, html("a", { href: lesson.link.href, target: "_blank" }, `${lesson.link.text} (new tab)`)),
       html("div", { class: "row" }, ...(go ? [go] : []), more, this.#closer()));
-    // The measures include the changes up to this one. Later changes may lead to another result.
+    // Note the last change that the measures include, because later changes may lead to another result.
     const until = observed.history.last.id;
     set(this.desk, { "data-happened": happened ?? "other", "data-within": isWithin ? "yes" : "no", "data-until": until });
   }
@@ -258,7 +265,7 @@ export class Teacher {
   }
 }
 
-/** Return a sentence on each design's answers in the quiet time before the lesson's first fault. */
+/** Return a sentence about the answers in the time without a fault before the lesson's first command. */
 function quietWords(observed) {
   const quiet = observed.quiet();
   if (!quiet) return "Something was broken before the lesson began, so nobody knows how this machine answers undisturbed.";

@@ -1,4 +1,4 @@
-/** Words for what the program reports. */
+/** Functions that put the program's messages into words. */
 
 import { duration } from "/drawings/states.js";
 
@@ -19,12 +19,12 @@ export const DESIGNS = {
   },
 };
 
-/** Return names of processes as the page shows them: "nameserver-1" is "server 1". */
+/** Replace names of processes in a text by the names that the page shows: "nameserver-1" becomes "server 1". */
 export function named(text) {
   return text.replace(/\bnameserver-(\d+)/g, "server $1").replace(/\b(broker|client)-(\d+)/g, "$1 $2");
 }
 
-/** Return an order in words: "kill server 1", "cut server 0 and server 1, one way". */
+/** Return a command in words, such as "kill server 1" or "cut server 0 off from all others, one way". */
 export function orderText({ do: verb, target, to, oneway, delay_ms: delay, topic, divisor }) {
   const aim = target === "leader" ? "the leader" : named(target ?? "");
   switch (verb) {
@@ -43,13 +43,13 @@ export function orderText({ do: verb, target, to, oneway, delay_ms: delay, topic
   }
 }
 
-/** Return the process that "the leader" meant in each design; empty for any other target. */
+/** Return in words the process that "the leader" named in each design; empty if the target is not the leader. */
 export function leaders({ order, outcomes }) {
   if (order.target !== "leader") return "";
   return list(outcomes.filter(({ target }) => target).map(({ design, target }) => `${named(target)} of ${DESIGNS[design].name}`));
 }
 
-/** Return the outcomes of all designs in which an order was not applied, in words; empty if there are none. */
+/** Return in words each design in which a command was not applied, with the reason; empty if there is none. */
 export function failures({ outcomes }) {
   return outcomes.filter(({ result }) => result !== "applied")
     .map(({ design, result, reason }) => `${DESIGNS[design].name}: ${result}${reason ? `, ${named(reason)}` : ""}`).join(". ");
@@ -72,16 +72,20 @@ export function isTroubled(counters) {
   return Object.keys(COUNTED).some((name) => counters[name] > 0);
 }
 
-/** Return the answers that were not right: "2 wrong, 1 refused"; "only right answers" if there were none. */
+/**
+ * Return the numbers of answers that were not right, such as "2 wrong, 1 refused"; "only right answers" if all are 0.
+ */
 export function troubles(counters) {
   const parts = Object.keys(COUNTED).filter((name) => counters[name] > 0).map((name) => `${counters[name]} ${COUNTED[name]}`);
   return parts.length ? parts.join(", ") : "only right answers";
 }
 
 /**
- * Return the answers that were not right before a fault, and the length of this time: "2 refused in as much time".
+ * Return the numbers of answers that were not right before a fault, and the time in which they were counted:
+ * "2 refused in 4 s".
  *
- * Empty if there were none, or if there was no quiet time (without a fault) before the fault.
+ * The time is "as much time" if it is as long as the time since the fault. Empty if all answers were right, or if there
+ * was no time without a fault before the fault.
  */
 export function before(compared, sinceMs) {
   if (!compared || !isTroubled(compared.before)) return "";

@@ -1,10 +1,11 @@
 """Addresses of the nameservers that the console asks, from settings or from brokers (no I/O).
 
-Anybody may register a broker, and its settings may name any address. So these rules apply:
+Anybody may register a broker, and a broker's settings may name any address. So these rules apply:
 
-- The console asks a broker only at the host from which it registered.
-- It asks an address that a broker names only if the address belongs to a single machine. It refuses multicast
-  addresses, and link-local addresses, because clouds serve secrets at such addresses.
+- The console asks a broker only at the host from which the broker registered.
+- If a broker names an address, the console asks this address only if it belongs to a single machine. The
+  console never asks multicast addresses. Nor does it ask link-local addresses, because clouds serve secrets
+  at such addresses.
 - It asks a loopback address only if the broker is on this machine too.
 - The number of addresses is bounded. The console asks an address that gives no answer less and less often.
 """
@@ -139,7 +140,9 @@ class NamedByBrokers:
 
 
 class Pace:
-    """Times before which the console must not ask an address again. Each failed request doubles the pause.
+    """For each address that gave no answer: the time before which the console must not ask it again.
+
+    Each failed request to an address doubles the pause.
 
     Args:
         every_s: Seconds between two rounds of requests, and the first pause.
@@ -158,7 +161,8 @@ class Pace:
     def failed(self, addr: str, now: float) -> None:
         count = self._failures.get(addr, (0, 0.0))[0] + 1
         pause_s = min(PAUSE_MAX_S, self._every_s * 2.0 ** min(count - 1, 10))
-        self._failures[addr] = count, now + pause_s * 0.99  # A round may begin slightly early.
+        # Shorten the pause by 1 percent: a round that begins slightly early must not skip the address.
+        self._failures[addr] = count, now + pause_s * 0.99
 
     def keep(self, addrs: Iterable[str]) -> None:
         """Forget the failures of all addresses that are not in ``addrs``."""

@@ -1,4 +1,4 @@
-"""Requests to the other nameservers, with deadlines, in rounds, while a page is open.
+"""Requests to the other nameservers: rounds of requests, with deadlines, while a page is open.
 
 In one round, this nameserver sends one request to each other nameserver, except to nameservers that failed to
 answer and whose pause (:class:`.addresses.Pace`) is not over.
@@ -155,13 +155,13 @@ class Peers:
     # -- methods for the HTTP resources ------------------------------------------------------------------
 
     def ask(self) -> None:
-        """Send requests to the peers in the next :data:`OPEN_S` seconds, because a page needs the answers."""
+        """Send requests to the peers during the next :data:`OPEN_S` seconds: a page needs the answers."""
         self._open_until = self._loop.time() + OPEN_S
         self._begin()
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Send requests to the peers, one round after another, while the context is active."""
+        """While the context is active, send requests to the peers, one round after another."""
         self._watchers += 1
         self._begin()
         try:
@@ -198,8 +198,8 @@ class Peers:
         return [(peer.told.name, event) for peer in self._others() for event in peer.events]
 
     def _others(self) -> Iterator[_Peer]:
-        # The list of peers may contain this nameserver itself, or one nameserver under two addresses. Only
-        # the answers of the nameservers show this.
+        # The list of peers may contain this nameserver itself, or one nameserver under two addresses. The
+        # addresses do not show this, but the nameservers' answers do.
         names: set[str] = set()
         for peer in self._peers.values():
             if peer.told.state != "this" and peer.told.name not in names:
@@ -252,7 +252,7 @@ class Peers:
         await self._after_round()
 
     def _choose(self) -> list[tuple[BrokerKey, str]]:
-        """Update the list of peers; return the brokers to ask for nameservers, each with its host."""
+        """Update the list of peers. Return the brokers whose settings must be requested, each with its host."""
         asked, operations = self.asked, self._consistency.operations
         wanted: dict[str, _Peer] = {}
         brokers: list[tuple[BrokerKey, str]] = []
@@ -296,7 +296,10 @@ class Peers:
         return brokers
 
     def _brokers_due(self) -> list[tuple[BrokerKey, str]]:
-        """Return the brokers to ask: each has an open connection from the host in the broker's address."""
+        """Return the brokers to ask.
+
+        Each of them has an open connection that comes from the host in the broker's address.
+        """
         hosts: dict[BrokerKey, str] = {}
         records = self._consistency.view(Freshness.STALE).records()
         for record in records:
@@ -410,7 +413,7 @@ class Peers:
             self._http = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=32, limit_per_host=2, ssl=True if tls is None else tls),
                 timeout=aiohttp.ClientTimeout(total=ANSWER_S),
-                headers={"Accept-Encoding": "identity"},  # No compression: ANSWER_MAX bounds plain bytes.
+                headers={"Accept-Encoding": "identity"},  # ANSWER_MAX bounds uncompressed bytes.
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
             )

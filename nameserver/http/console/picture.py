@@ -1,4 +1,4 @@
-"""The comparison of all nameservers with all brokers: missing, older and different broker entries.
+"""The comparison of the broker entries at all nameservers: it finds missing, older and different entries.
 
 This module does no I/O.
 """
@@ -125,7 +125,8 @@ def _key(broker: OwnBroker) -> BrokerKey:
 def _age(version: Version) -> tuple[int, int, int]:
     """Return a sort key for versions of one broker's topics; the newest version sorts last.
 
-    Source: DataVersion.compare, RocketMQ 5.3. Nameservers themselves only compare versions for equality.
+    Source: DataVersion.compare, RocketMQ 5.3. This order is only for the page: nameservers do not sort
+    versions.
     """
     return version.state_version, version.counter, version.timestamp
 

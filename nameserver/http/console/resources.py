@@ -165,15 +165,15 @@ class Console:
         return picture, told
 
     def _others(self, own: Own) -> Iterator[Told]:
-        """Yield all other nameservers. In a group, they include the members that cannot be asked."""
+        """Yield all other nameservers. In a raft group, they include members that this nameserver cannot ask."""
         told = self.peers.told
         by_raft = {each.raft: each for each in told if each.raft}
         operations = self._consistency.operations
         members = () if operations is None else operations.raft_status().members or ()
         nameless = [each for each in told if not each.raft]
         unseen = [member for member in members if member != own.me and member not in by_raft]
-        # If the address of only one member is unknown, and only one address has never answered, then this
-        # address belongs to this member.
+        # If the HTTP address of exactly one member is unknown, and exactly one address has never answered,
+        # then this address belongs to that member.
         if len(nameless) == len(unseen) == 1:
             (silent,) = nameless
             by_raft[unseen[0]] = replace(silent, name=unseen[0], raft=unseen[0])
@@ -193,5 +193,5 @@ class Console:
         try:
             picture, _ = await self._lane.run(self._making(), is_wanted=lambda: True)
         except Problem:
-            return  # The lane has too much work now; the next round makes the picture.
+            return  # Too many tasks wait in the lane. The next round will compare the nameservers.
         self.tag = picture.tag

@@ -1,10 +1,12 @@
-// The page: which part an address shows, what the stream says, and where the focus goes.
+// The page. This file opens the part that the address names, reads new data after an event of the stream, and
+// sets the focus.
 
 import * as cluster from "/cluster.js";
 import { Stream, paced, read } from "/server.js";
 import { element, setAttribute, setText } from "/dom.js";
 
-// Parts that the first screen does without; they are loaded once it is there, or when somebody opens one.
+// Parts of the page that the first screen does not need. The page loads them after the server's first answer,
+// or when the user opens one.
 const PARTS = {
   broker: () => import("/broker.js"),
   history: () => import("/history.js"),
@@ -12,7 +14,7 @@ const PARTS = {
   topics: () => import("/topics.js"),
 };
 
-// Stands where a part would that was not loaded.
+// Shown in place of a part that could not be loaded.
 const NOT_LOADED = {
   open: () => ({
     title: "Not loaded",
@@ -28,10 +30,10 @@ const PARTS_MS = 300;
 const main = document.getElementById("main");
 const live = document.getElementById("live");
 
-// What is known of all nameservers, for every part of the page.
+// The newest data about all nameservers, for every part of the page.
 export const known = { picture: null, pulse: null, happened: -1 };
 
-const kept = new Map(); // parts that stay as they were left: cluster, topics, history
+const kept = new Map(); // parts that keep their state while another part is shown: cluster, topics, history
 let shown = null;
 let failure = "";
 let state = "connecting";
@@ -49,7 +51,7 @@ async function attempt(work) {
     await work();
     failure = "";
   } catch (error) {
-    failure = error instanceof TypeError ? "" : error.message; // the stream says that nobody answers
+    failure = error instanceof TypeError ? "" : error.message; // a network error: the state "lost" tells the user
     if (error instanceof TypeError) state = "lost";
   }
   showState();
@@ -121,9 +123,9 @@ async function navigate(first) {
       module = await part.load();
     } catch {
       module = NOT_LOADED;
-      part.keep = undefined; // the next visit tries again
+      part.keep = undefined; // the next visit loads the module again
     }
-    if (location.hash !== address) return; // somebody went on meanwhile
+    if (location.hash !== address) return; // the user has opened another part meanwhile
   }
   if (shown !== null) {
     shown.focused = main.contains(document.activeElement) ? document.activeElement : shown.focused;
@@ -147,20 +149,20 @@ async function navigate(first) {
   if (known.picture !== null) next.show(known);
   stream.open(`/v1/watch?state=none&${next.watched ?? "kinds=brokers,members,console"}`);
   if (first) return;
-  // Back at a part that was left: its focus is where it was. Else the heading says where one is.
+  // In a part that was open before, focus the same element again. Otherwise focus the heading, which names the part.
   const target = next.focused?.isConnected ? next.focused : next.root.querySelector("h1");
   target?.focus({ preventScroll: true });
   scrollTo(0, next.focused?.isConnected ? next.scrolled ?? 0 : 0);
 }
 
-// Parts ask for another stream when what they look for changes.
+// A part sends this event when its filters change, because it then needs a stream with other events.
 addEventListener("watch", () => {
   if (shown !== null) stream.open(`/v1/watch?state=none&${shown.watched}`);
 });
 addEventListener("hashchange", () => navigate(false));
 document.addEventListener("visibilitychange", refreshPulse);
 document.querySelector(".skip").addEventListener("click", (event) => {
-  event.preventDefault(); // the address is the page's
+  event.preventDefault(); // keep the address: the text after its # names the part
   main.focus();
 });
 setInterval(refreshPulse, PULSE_MS);

@@ -1,12 +1,12 @@
-// All nameservers against all brokers.
+// The part "Cluster": all brokers (rows) at all nameservers (columns).
 
 import { element, isInUse, patchList, setAttribute, setText } from "/dom.js";
 import { CELLS, brokerLink, count, duration, mark, nameserverSign, roleOf, setMark, stateWords, thousands } from "/words.js";
 
-const ROWS = 300; // rows that are shown at once; a button shows more
-const FIRST_ROWS = 40; // rows of the first screen; the others follow once it is painted
+const ROWS = 300; // rows shown before the user asks for more, and rows that each click on the button adds
+const FIRST_ROWS = 40; // rows drawn first, to show them early; the other rows follow
 
-// Sentences that say how the cluster is, the worst first.
+// Return sentences that describe the state of the cluster.
 export function verdict(picture) {
   const others = picture.nameservers.filter((each) => each.state !== "this");
   const quiet = others.filter((each) => each.state === "silent" || each.state === "refused");
@@ -39,7 +39,7 @@ export function isBad(picture) {
     || picture.nameservers.some((each) => each.state === "silent" || each.state === "refused");
 }
 
-// Pairs of a word and its value, as far as they are known of a nameserver.
+// Return the known facts about a nameserver, as pairs of a name and a value.
 function facts(each, pulse) {
   const found = [];
   const put = (name, value) => {
@@ -82,7 +82,7 @@ function updateCard(card, each, pulse) {
   warning.hidden = !each.stops_group;
 }
 
-// Rows and cells are copies: three hundred rows are there in half the time.
+// Templates of a row and a cell. Copying a template takes half the time of creating its elements.
 const ROW = element("tr", {}, element("th", { scope: "row" }, element("a"), element("span", { class: "note" })));
 const CELL = element("td", { class: "cell" }, mark("good"), element("span", { class: "words" }), element("span", { class: "age" }));
 const makeRow = () => ROW.cloneNode(true);
@@ -96,7 +96,7 @@ function updateCell(node, cell, seen, nameserver) {
   setText(node.children[1], why);
   const text = seen !== undefined && seen >= 0 && state !== "unknown" && state !== "missing" ? duration(seen) : "";
   setText(node.children[2], text);
-  node.children[1].classList.toggle("quiet", state === "listed" && text !== ""); // the sign and the age say it
+  node.children[1].classList.toggle("quiet", state === "listed" && text !== ""); // for a listed broker, the sign and the age say enough
   setAttribute(node, "title", `${nameserver.name}: ${why}${text ? `, last heartbeat ${text} ago` : ""}`);
 }
 
@@ -171,7 +171,7 @@ export function open() {
     more.hidden = indexed.length <= Math.max(rows, ROWS);
     if (rows === FIRST_ROWS) {
       rows = ROWS;
-      if (indexed.length > FIRST_ROWS) requestAnimationFrame(() => setTimeout(redraw)); // below those that are there
+      if (indexed.length > FIRST_ROWS) requestAnimationFrame(() => setTimeout(redraw)); // draw the other rows after the first paint
     }
   }
 

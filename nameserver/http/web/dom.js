@@ -1,4 +1,4 @@
-// Elements, and changes in place: a node that is there stays, so focus, selection and pointer keep their place.
+// Create elements, and change them in place. Existing nodes stay, so the focus and the selection stay too.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -30,14 +30,14 @@ export function setAttribute(node, name, value) {
   }
 }
 
-// Whether somebody points at a node or has the focus in it: then nothing in it may move.
+// Return true if the pointer is over a node, or the focus is inside it. The caller must then move nothing in the node.
 export function isInUse(node) {
   return node.matches(":hover") || (node.contains(document.activeElement) && document.activeElement !== node);
 }
 
-// Have the children of a node be those of some things, in their order; each child belongs to a key.
-// While `hold` is true the ones that are there stay where they are: those that are gone are marked, and new ones wait.
-// Returns how many changes wait.
+// Give a node one child for each thing, in the order of the things. A child belongs to the thing with the same key.
+// If `hold` is true, no child moves: a child without a thing is only marked, and new things get no child yet.
+// Return the number of children that must still be added or removed.
 export function patchList(parent, things, keyOf, make, update, hold = false) {
   const known = new Map(Array.from(parent.children, (child) => [child.dataset.key, child]));
   const keys = things.map((thing) => String(keyOf(thing)));

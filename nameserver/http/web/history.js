@@ -1,4 +1,4 @@
-// The last leader changes, evictions, refusals and changes by people, at all nameservers.
+// The part "History": the last events of all nameservers, such as leader changes, evictions and refusals.
 
 import { element, isInUse, patchList, setText } from "/dom.js";
 import { Timeline } from "/drawings/timeline.js";
@@ -6,7 +6,7 @@ import { Failed, paced, read } from "/server.js";
 import { clock, count, mark, thousands } from "/words.js";
 
 const CHANGED_MS = 1000;
-const SHOWN_MS = 6 * 3600 * 1000; // the timeline's longest span; the table has all
+const SHOWN_MS = 6 * 3600 * 1000; // longest time that the timeline shows; the table shows all events
 const KINDS = {
   leader: { words: "leaders", one: "new leader", sign: "leader" },
   contact: { words: "contact", one: "contact", sign: "lost" },
@@ -15,20 +15,20 @@ const KINDS = {
   refused: { words: "refusals", one: "refused", sign: "refused" },
   changed: { words: "changes", one: "changed", sign: "differs" },
 };
-// Kinds as the timeline of the drawings has them.
+// The name that the timeline uses for each kind of event.
 const ON_TIMELINE = { leader: "leader", joined: "listed", left: "dropped", refused: "fault", changed: "change" };
 const kindOf = (kind) => KINDS[kind] ?? { words: kind, one: kind, sign: "unknown" };
 const onTimeline = ({ kind, detail }) => kind === "contact" ? (detail.endsWith("lost") ? "fault" : "heal") : ON_TIMELINE[kind] ?? "change";
 
 const titleOf = ({ event, nameserver }) => [kindOf(event.kind).one, event.subject, event.detail, `at ${nameserver}`].filter(Boolean).join(", ");
 
-// Who led when: a lane for each member that did.
+// Return a lane for each member that was leader, with the times of its leadership.
 function leaders(events, to) {
   const changes = events.filter(({ event }) => event.kind === "leader").map(({ event }) => event).sort((one, other) => one.at_ms - other.at_ms);
   const lanes = new Map();
   let current = null;
   for (const event of changes) {
-    if (current?.name === event.subject) continue; // several nameservers saw it
+    if (current?.name === event.subject) continue; // several nameservers report the same change
     if (current !== null) current.span.to = event.at_ms;
     current = { name: event.subject, span: { from: event.at_ms, to, state: "leader" } };
     if (!lanes.has(event.subject)) lanes.set(event.subject, []);

@@ -1,6 +1,7 @@
-// The server: answers that are known already are not sent again, and a stream says when to ask.
+// Requests to the server, and the stream of the server's events. The server does not send an unchanged answer
+// again.
 
-const known = new Map(); // path: tag and body of the newest answer
+const known = new Map(); // by path: entity tag and body of the newest answer
 
 export class Failed extends Error {
   constructor(status, detail) {
@@ -27,7 +28,7 @@ export async function read(path) {
 
 const AGAIN_MS = 2000;
 
-// One stream of changes. Reconnects for as long as it is open, also where a browser would give up.
+// A stream of events. It connects again after every failure, even after failures at which browsers give up.
 export class Stream {
   constructor(onEvent, onState) {
     this.onEvent = onEvent;
@@ -68,7 +69,8 @@ export class Stream {
   }
 }
 
-// Calls a function at once, and again at most once in `everyMs`, however often it is asked for.
+// Return a function that starts `work` at once, but at most once in `everyMs` and never while it still runs.
+// Calls that come too early lead to one start later.
 export function paced(work, everyMs) {
   let timer = 0;
   let last = -Infinity;

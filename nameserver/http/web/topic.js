@@ -1,4 +1,5 @@
-// One topic at all nameservers, side by side: queues over brokers, order, and why there is no route.
+// The part about one topic at all nameservers, side by side: its queues at each broker, its order configuration,
+// and the reasons if it has no route.
 
 import { element, patchList, setAttribute, setText, svg } from "/dom.js";
 import { Failed, paced, read } from "/server.js";
@@ -6,10 +7,11 @@ import { address } from "/topics.js";
 import { clock, count, mark, nameserverSign, setMark, stateWords } from "/words.js";
 
 const CHANGED_MS = 1000;
-const QUEUES_MAX = 32; // queues that are drawn one by one
+const QUEUES_MAX = 32; // largest number of queues that are drawn as squares
 const SQUARE = 10;
 
-// A square for each queue: filled if it is read and written, half if it is one of them.
+// Return a drawing with a square for each queue. The upper half is filled if clients may read the queue, the lower half
+// if they may write it. Return null if there are too many queues.
 function drawing(queues) {
   const both = Math.max(queues.readQueueNums, queues.writeQueueNums);
   if (both > QUEUES_MAX) return null;
@@ -47,7 +49,7 @@ function explanation(at) {
   return [at.own.summary, ...at.own.likely_causes];
 }
 
-// The same texts are shown once, with the nameservers they are from.
+// Group the nameservers whose explanations are equal, so that each explanation is shown once.
 function groups(picture) {
   const found = new Map();
   for (const at of picture.nameservers) {

@@ -1,4 +1,4 @@
-// Search in the names of topics, on the server and page by page.
+// The part "Topics": a search for topics by name. The server searches and sends the names page by page.
 
 import { element, isInUse, patchList, setText } from "/dom.js";
 import { Failed, paced, read } from "/server.js";
@@ -9,7 +9,7 @@ const PAGES_MAX = 20;
 const SEARCH_MS = 150;
 const CHANGED_MS = 1000;
 
-// Where the last search is found again.
+// Address of the last search. The part about one topic has a link back to this address.
 export let address = "#/topics";
 
 export function open(_words, query) {
@@ -113,7 +113,7 @@ export function open(_words, query) {
   function filter() {
     pages = 1;
     const wanted = filters();
-    // The search is an address, too: going back from a topic finds it again.
+    // Keep the filters in the address: when the user goes back from a topic, the same search appears again.
     address = wanted.size ? `#/topics?${wanted}` : "#/topics";
     history.replaceState(null, "", address);
     watch();

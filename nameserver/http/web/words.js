@@ -1,8 +1,8 @@
-// States of brokers and nameservers in words and signs; times and counts as people read them.
+// Words and signs for the states of brokers and nameservers; texts for times and counts.
 
 import { icon } from "/drawings/states.js";
 
-// Signs that the drawings of the playground have, too: of each a shape and a colour of its own.
+// Signs, each as [family, name] of a state in /drawings/states.js. Each sign has its own shape and colour.
 const SIGNS = {
   good: ["answer", "right"],
   late: ["server", "paused"],
@@ -42,7 +42,7 @@ const NAMESERVERS = {
 
 export const stateWords = (nameserver) => NAMESERVERS[nameserver.state];
 
-// The sign of a nameserver: its role if it answers, else why nothing is known of it.
+// Return the name of a nameserver's sign: its role if it answers and is ready, otherwise its state.
 export function nameserverSign(nameserver) {
   if (nameserver.state === "silent") return "silent";
   if (nameserver.state === "refused") return "refused";
@@ -51,7 +51,7 @@ export function nameserverSign(nameserver) {
   return nameserver.role in SIGNS ? nameserver.role : "independent";
 }
 
-const marks = new Map(); // of each sign one that is copied: a table has hundreds
+const marks = new Map(); // by name: one original of each sign, to copy, because a table has hundreds of signs
 
 export function mark(name) {
   if (!marks.has(name)) {
@@ -62,7 +62,7 @@ export function mark(name) {
   return marks.get(name).cloneNode(true);
 }
 
-// Have a mark show a state; the node stays if the state does.
+// Replace a mark by the mark with this name. Keep the node if it already shows that mark.
 export function setMark(node, name) {
   if (node.getAttribute("data-sign") !== name) node.replaceWith(mark(name));
 }
@@ -74,7 +74,8 @@ export function duration(s) {
   return `${Math.floor(s / 86400)} d`;
 }
 
-// A number as 12,345; toLocaleString would load the rules of all languages, which the first screen waits for.
+// Return a number as text, such as 12,345. Do not use toLocaleString: it loads the rules of all languages,
+// which delays the first screen.
 export const thousands = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, ",");
 
 export function count(number, one, many = `${one}s`) {

@@ -1,11 +1,11 @@
 """Consensus without I/O: elections, replication, membership, snapshots and contact, as pure state machines.
 
 Code that makes Raft's decisions belongs here. The caller passes in the clock and the random source. The
-engine returns messages and disk writes as values (effects), and the caller performs them. Files, threads and
-sockets stay outside.
+engine returns messages and disk writes as values (effects), and the caller performs them. Code that uses
+files, threads or sockets belongs elsewhere.
 
     engine.py          the order of the work that a message, an append, a journal write or a timer triggers
-    effects.py         effects: actions that the caller must perform, as values in order
+    effects.py         effects: values that name the actions which the caller must perform, in order
     elections.py, following.py, leading.py   the parts that repair the defects of the library (PySyncObj)
     replication.py, watch.py   messages under way to a follower; detection of this member's own pauses
     greetings.py       greetings received from other members, and this member's own greeting

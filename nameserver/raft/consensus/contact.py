@@ -1,17 +1,21 @@
 """Contact: the newest time at which this member certainly belonged to the cluster.
 
-Members find this time by clock values that other members send back (echoes). Each message carries the
-sender's clock value. The message also echoes the newest clock value that the sender received from the
-receiver in the same term. A message may wait in a buffer while a process is paused. Such a message echoes an
-old clock value, so the contact that the receiver computes can be too old, but never too new.
+A member learns this time (its contact date) from echoes: other members send the member's own clock values
+back to it. Each message carries two clock values:
 
-A leader sends the reading ``c`` of its own clock. If a voter that accepted this leader echoes ``c`` in a
-message of the leader's term, that voter had no other leader after the time ``c``. The newest time that a
-majority has confirmed by echoes is the leader's contact date.
+- the sender's clock value;
+- the echo: the newest clock value that the sender received from the receiver in the same term.
 
-The leader sends the age of its contact (the seconds since its contact date) together with its commit index,
-and echoes the follower's clock value. The follower's contact date is this clock value minus the age. The
-follower uses the date only after it has applied the entries up to that commit index.
+A message may wait in a buffer while a process is paused. Its echo is then old, so the receiver computes a
+contact date that is too old. A contact date is never too new.
+
+The contact date of a leader: the leader sends the reading ``c`` of its own clock. A voter that accepted this
+leader echoes ``c`` in a message of the leader's term. So this voter had accepted no newer leader at the time
+``c``. The leader's contact date is the newest time that a majority has confirmed in this way.
+
+The contact date of a follower: the leader sends the age of its contact (the seconds since its contact date)
+and its commit index, and echoes the follower's clock value. The follower's contact date is the echoed clock
+value minus the age. The follower uses the date only after it has applied the entries up to the commit index.
 
 Clocks are local and in seconds; clock values of different members are never compared. This module itself
 reads no clock.
@@ -41,7 +45,7 @@ class QuorumContact:
     """The newest time at which one member certainly belonged to its cluster (contact), over all its terms.
 
     Attributes:
-        date: This time (contact date), on this member's clock in seconds; -inf if there was no contact.
+        date: The contact date, on this member's clock in seconds; -inf if there was no contact.
         pending: Statements of the leader that wait for :meth:`applied`, as commit index and date. Both
             numbers rise from one statement to the next.
     """
@@ -51,7 +55,7 @@ class QuorumContact:
         self._heard: dict[str, float] = {}  # newest clock value of each peer in this term; sent back as echo
         # newest clock value of this member that each voter echoed in this term
         self._echoed: dict[str, float] = {}
-        # newest clock value of this member that each peer echoed over a former link
+        # newest clock value of this member that each peer echoed in this term over a link that is closed now
         self._echoed_before: dict[str, float] = {}
         self.pending: deque[tuple[int, float]] = deque(maxlen=_PENDING_MAX)
         self.date = -math.inf
@@ -80,7 +84,7 @@ class QuorumContact:
         return self.age(now) < limit
 
     def age(self, now: float) -> float:
-        """Return the seconds since the newest time of certain contact; inf if there was no contact."""
+        """Return the age of the newest certain contact in seconds; inf if there was no contact."""
         return max(0.0, now - self.date)
 
     def new_term(self) -> None:
@@ -128,19 +132,20 @@ class QuorumContact:
         self.pending.append((commit, date))
 
     def applied(self, index: int) -> None:
-        """Use the leader's statements about indexes up to ``index``, because this member has applied it."""
+        """Raise ``date`` by the leader's statements up to ``index``, which this member has applied."""
         while self.pending and self.pending[0][0] <= index:
             self.date = max(self.date, self.pending.popleft()[1])
 
     def date_behind(self, index: int) -> float:
-        """Return the value of ``date`` once this member has applied all entries up to ``index``."""
+        """Return the value that ``date`` will have once the entries up to ``index`` are applied."""
         return max([self.date, *[date for commit, date in self.pending if commit <= index]])
 
     def led(self, now: float, index: int, applied: int) -> None:
         """Compute ``date`` on a leader that has committed an entry of its own term.
 
-        No member has applied an entry beyond ``index``. If this leader has not applied ``index`` yet, the new
-        date becomes valid only when :meth:`applied` is called with ``index``.
+        ``index`` is the leader's commit index, so no member has applied an entry beyond it. If this leader
+        has not applied ``index`` yet, the new date becomes valid only when :meth:`applied` is called with
+        ``index``.
         """
         date = self.majority_date(now)
         if applied >= index:

@@ -1,7 +1,7 @@
 """Effects: actions that the engine asks its caller to perform, in the given order.
 
-After each call of the engine, the caller takes the effects with :meth:`EffectQueue.take` of
-:attr:`.engine.Engine.effects`. The caller performs all of them before it calls the engine again.
+After each call of the engine, the caller takes the effects from :attr:`.engine.Engine.effects` (see
+:meth:`EffectQueue.take`). The caller performs all of them before it calls the engine again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Send(Effect, frozen=True):
 
 
 class WriteJournal(Effect, frozen=True):
-    """Write to the journal; call :meth:`.engine.Engine.durable` after the write, in order of ``position``.
+    """Write ``ops`` to the journal; then call :meth:`.engine.Engine.durable`, in order of ``position``.
 
     Attributes:
         silent: True if the writer need not wake the event loop when the write ends. A leader of several
@@ -41,7 +41,7 @@ class WriteJournal(Effect, frozen=True):
 class StoreVote(Effect, frozen=True):
     """Make term and vote durable before any later message leaves this member.
 
-    Until term and vote are durable, the caller does not call :meth:`.engine.Engine.durable` either. All other
+    Until term and vote are durable, the caller must not call :meth:`.engine.Engine.durable` either. All other
     work continues.
     """
 
@@ -73,7 +73,7 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class Apply(Effect, frozen=True):
-    """Apply these entries to the state machine, in order; stop early if other work of the loop must run.
+    """Apply these entries to the state machine, in order; stop early if the event loop has other work.
 
     The caller then calls :meth:`.engine.Engine.applied` or ``apply_failed`` at once. This effect is always
     the last one.
@@ -139,7 +139,7 @@ _WAKE, _CHANGED = Wake(), Changed()
 
 
 class EffectQueue:
-    """Collects the effects that the parts of one member request.
+    """Queue of the effects that the parts of one engine request.
 
     Attributes:
         wanted: The effects since the last :meth:`take`, in order.
@@ -166,7 +166,7 @@ class EffectQueue:
     def send(self, peer: str, message: Message) -> None:
         """Send a message to a peer that has sent its greeting. Any other linked peer gets only greetings."""
         if peer in self.greeted or (isinstance(message, Greeting) and peer in self.links):
-            if self._log.vote_dirty:  # rarely true; checked here: calling store_vote() each time costs more
+            if self._log.vote_dirty:  # test the flag before the call: it is rarely set
                 self.store_vote()
             self.wanted.append(Send(peer, message))
 

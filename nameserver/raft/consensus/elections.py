@@ -1,6 +1,7 @@
-"""Elections that never replace a working leader (they repair the library's defects D4, D5 and D6).
+"""Elections that never replace a working leader.
 
-A member asks for pre-votes before each election, and counts each voter once.
+A member asks for pre-votes before each election, and counts each voter once. This module repairs the
+library's defects D4, D5 and D6.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from .part import EnginePart, Shared
 
 logger = logging.getLogger(__name__)
 
-#: Heartbeat periods between the election deadline and the pre-votes. In this time the member reads messages
-#: that wait in its sockets, because they may show that the leader works.
+#: Time from the election deadline to the request for pre-votes; the unit is one heartbeat period. In this
+#: time the member reads messages that wait in its sockets, because they may show that the leader works.
 LAST_LOOK: Final = 0.2
 #: Shortest time in seconds between two log lines of a member whose pre-votes fail.
 ASKING_SAID_EVERY_S: Final = 5.0
@@ -72,7 +73,7 @@ class Elections(EnginePart):
             self._effects.send(name, PreVote(self._pre_term, self._log.last_index, self._log.last_term))
 
     def _heard(self, now: float) -> str:
-        """Return text for the log: the leader, the state of its link, and the age of its last message."""
+        """Return text for the log: the leader, whether it is linked, and the age of its last message."""
         leader = self._library.leader
         linked = "none" if leader is None else "up" if leader in self._effects.greeted else "down"
         return f"leader={leader} link={linked} {self.shared.silence(now)}"

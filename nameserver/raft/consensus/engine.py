@@ -1,14 +1,14 @@
-"""One member as a state machine: events (link, message, append, timer, durable) in, effects out.
+"""One member as a state machine: it takes events, such as a message or a timer, and returns effects.
 
-The engine opens no file and no socket, and the caller passes in its clock. The engine's effects
-(:mod:`.effects`) are values that the caller takes after each call. So the simulator can run this same code on
-virtual time. The caller also calls methods of :mod:`.greetings`, :mod:`.membership` and :mod:`.images`. It
-makes all these calls on one thread.
+The engine opens no file and no socket, and reads the clock that the caller passes in. It returns effects
+(:mod:`.effects`): values that name the messages, disk writes and other actions that the caller must perform.
+So the simulator can run this same code on virtual time.
 
-The engine does not call the state machine: it hands out committed entries as an effect
+The caller makes all its calls on one thread. It also calls methods of :mod:`.greetings`, :mod:`.membership`
+and :mod:`.images`. The engine does not call the state machine: it hands out committed entries as an effect
 (:class:`.effects.Apply`). While these entries are being applied, the caller may call :meth:`Engine.append`.
 
-This file defines the order of the work that a message, an append, the journal or the clock triggers.
+This module defines the order of the work that a message, an append, the journal or the clock triggers.
 
 The library (PySyncObj, :mod:`routekeeper.nameserver.raft.library`) elects, votes and advances the commit
 index. The parts of the engine repair the library's defects: docs/pysyncobj-defects.md lists each defect (D1
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 HOUSEKEEPING_S: Final = 0.25
 #: Seconds after which an unfinished journal write makes the leader step down (rule 9 of docs/raft-rules.md).
 STALL_S: Final = 1.0
-#: The role of a voter for each state in the library.
+#: A voter's role, by the state in which the library is.
 _ROLES: Final = {FOLLOWER: Role.FOLLOWER, CANDIDATE: Role.CANDIDATE, LEADER: Role.LEADER}
 #: Messages after which the engine nearly always has work to do at once.
 _REPLICATION: Final = Append, AppendReply
@@ -53,7 +53,7 @@ APPLY_BYTES: Final = 1024 * 1024
 
 
 class Engine(EnginePart):
-    """The Raft member without I/O: its parts, and the decisions that replace the library's own decisions.
+    """One Raft member without I/O; it makes its parts, and decides in place of the library.
 
     Attributes:
         effects: The effects that the caller must perform after each call of a method.
@@ -64,7 +64,7 @@ class Engine(EnginePart):
         self.effects: Final = shared.effects
         self._next_housekeeping = -math.inf
         self._in_apply = False
-        self._sent_up_to = 0  # index of the log's last entry when the last apply began
+        self._sent_up_to = 0  # last index of the log when the last Apply effect began
         self._given: list[Committed] = []  # entries of the last Apply effect that are not applied yet
         self._goes_on = False  # True if more entries must be applied in the next step
         self._replay_end: Final = self._log.last_index  # index of the last entry in the log at the start
@@ -130,7 +130,7 @@ class Engine(EnginePart):
         return self._contact.age(now)
 
     def in_contact(self) -> bool:
-        """Return ``contact_age() < contact_limit``; this method is fast: each batch of reads calls it."""
+        """Return ``contact_age() < contact_limit``; must be fast: each batch of reads calls it."""
         now = self._clock()
         limit = self.greetings.contact_limit
         if self._contact.in_time(now, limit):
@@ -139,7 +139,7 @@ class Engine(EnginePart):
         return self._contact.younger(now, limit)
 
     def in_contact_behind_entry(self) -> bool:
-        """Return True if the contact is younger than the limit once the next entry has been applied."""
+        """Return True if the contact will be younger than the limit when the next entry is applied."""
         now = self._clock()
         self._date_leader(now)
         date = self._contact.date_behind(self._library.applied_index + 1)
@@ -153,7 +153,7 @@ class Engine(EnginePart):
             self._contact.led(now, self._library.commit_index, self._library.applied_index)
 
     def member_age(self, member: str) -> float:
-        """Return the seconds since ``member`` certainly accepted this leader; inf if never in this term."""
+        """Return the seconds since ``member`` certainly accepted this leader; inf if not yet in this term."""
         if member == self._me:
             return 0.0
         return max(0.0, self._clock() - self._contact.accepted_date(member))
@@ -219,7 +219,7 @@ class Engine(EnginePart):
         self._move_applied(count, within=within)
 
     def start(self) -> None:
-        """Take part in the cluster."""
+        """Begin to take part in the cluster."""
         self.shared.look()
         self.greetings.consider_founding()
         self.greetings.look_for_trust()
@@ -282,9 +282,9 @@ class Engine(EnginePart):
         self._effects.wake()
 
     def _go_on(self, *, changed: bool = False) -> None:
-        """Do the work that a message or a finished journal write made due, without waiting for a step.
+        """Do at once the work that a message or a finished journal write made due, before the next step.
 
-        Journal writes are handed over first, so that the disk works while this member does the other work.
+        Hand over journal writes first, so that the disk works while this member does the other work.
 
         Args:
             changed: True if the caller may have changed public state other than contact.
@@ -330,9 +330,9 @@ class Engine(EnginePart):
     def take(self, peer: str, message: Message) -> None:
         """Handle one message from an authenticated peer.
 
-        Only peers that have sent their greeting take part (D10). It is possible that this member's
-        configuration does not name such a peer: the leader can be a member that was added while this member
-        was away. The configuration decides which members count in a majority.
+        Only peers that have sent their greeting take part (D10). This member's configuration need not name
+        the peer: for example, the leader may have been added while this member was away. But only members
+        that the configuration names count in a majority.
 
         If the sender leads or stands for election in an older term, this member only answers with
         :class:`Stale` (D6).
@@ -402,7 +402,7 @@ class Engine(EnginePart):
 
     def _flush(self, *, commit_too: bool = False) -> None:
         """Hand changes of the log to the journal; without a journal they count as durable at once."""
-        if self._log.vote_dirty:  # rarely true; checked here: calling store_vote() each time costs more
+        if self._log.vote_dirty:  # test the flag before the call: it is rarely set
             self._effects.store_vote()
         if not (self._log.ops or commit_too):
             return
@@ -431,7 +431,7 @@ class Engine(EnginePart):
         self._go_on()
 
     def _look_for_stalls(self, now: float) -> None:
-        """Step down if a journal write takes longer than :data:`STALL_S` (Rule 9 of docs/raft-rules.md)."""
+        """Step down if a journal write takes longer than :data:`STALL_S` (rule 9 of docs/raft-rules.md)."""
         took = self._write_takes(now)
         if took > STALL_S and not self.shared.stalled:
             self.shared.stalled = True
@@ -507,7 +507,7 @@ class Engine(EnginePart):
             kind = command[:1]
             if kind == REGULAR:
                 found.append(Committed(index, term, command[1:], index > self._replay_end))
-            elif kind in (NO_OP, CONFIGURATION):  # nothing to apply: a configuration counts from its append
+            elif kind in (NO_OP, CONFIGURATION):  # a configuration is in force since its append
                 found.append(Committed(index, term, None, index > self._replay_end))
             elif found:
                 break
@@ -533,8 +533,8 @@ class Engine(EnginePart):
         A later step hands out those entries again that are not applied yet.
 
         The leader sends the commit index to its followers before it applies the entries itself, because
-        clients of the followers wait until their entries are applied. So all members apply a slow entry at
-        about the same time, and send no messages meanwhile. This silence must not count as a failure.
+        requests at the followers also wait for these entries. So all members apply a slow entry at about the
+        same time, and send no messages meanwhile. This silence must not count as a failure.
 
         Args:
             within: True if the next entry is half applied.
@@ -548,7 +548,7 @@ class Engine(EnginePart):
             self.shared.expect_silence(took)
         if self._library.state == LEADER and self._log.last_index > self._sent_up_to:
             self.leading.replicate()  # send entries that were appended while entries were being applied
-        self._goes_on = False  # _end_step sets it again if more committed entries must be applied
+        self._goes_on = False  # _end_step sets this flag again if more entries must be applied
         self._end_step()
 
     def apply_failed(self, count: int, reason: str) -> None:
@@ -578,9 +578,9 @@ class Engine(EnginePart):
         self._tell_changes()
 
     def _tell_changes(self) -> None:
-        # Compare the applied index only for two kinds of entries: those that the state machine does not
-        # receive, and those that were in the log at the start. For all other entries, the state machine's
-        # ``apply`` itself wakes the requests that wait.
+        # Report a new applied index only for entries that were in the log at the start, and for entries that
+        # the state machine does not receive. For all other entries, the state machine's ``apply`` wakes the
+        # requests that wait.
         library, log = self._library, self._log
         seen: tuple[object, ...] = (
             self.in_contact(),

@@ -1,4 +1,4 @@
-"""The rules by which a follower accepts, commits and acknowledges entries (repair of D1, D2 and D7)."""
+"""The rules by which a follower accepts, commits and acknowledges entries; they repair D1, D2 and D7."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Following(EnginePart):
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
-        self._matched = 0  # this log equals the current leader's log up to this index
+        self._matched = 0  # up to this index, this log equals the leader's log
         self._reply_seq = 0
         self.acknowledged = 0
         self.leader_changes = 0
@@ -69,7 +69,7 @@ class Following(EnginePart):
             self._reply(peer, m.seq, RESET, hint)
             return
         kept = 0
-        # Number of received entries for whose index this log has an entry already.
+        # Number of received entries whose index is already in this log.
         here = min(len(entries), log.last_index - prev)
         while kept < here and log.term_at(prev + 1 + kept) == entries[kept][0]:
             kept += 1
@@ -103,7 +103,7 @@ class Following(EnginePart):
         self._contact.stated_by_leader(leader, clock=m.clock, echo=m.echo, age=m.age, commit=m.commit)
 
     def while_installing(self, peer: str, m: Append) -> None:
-        """Accept the leader and answer it, while a snapshot is about to replace the log."""
+        """Accept and answer the leader, but take no entries, because a snapshot will soon replace the log."""
         self.accept_leader(peer, m.term)
         self._take_statement(peer, m)
         self.say_alive(peer)
@@ -129,7 +129,7 @@ class Following(EnginePart):
         self._acknowledge(min(self._matched, self._log.durable_index))
 
     def say_alive(self, leader: str) -> None:
-        """Answer the leader while a snapshot is being installed, only to echo the leader's clock."""
+        """Echo the leader's clock in an answer without an index, because a snapshot is being installed."""
         self._reply(leader, 0, ALIVE, 0)
 
     def _reply(self, leader: str, seq: int, state: int, index: int) -> None:

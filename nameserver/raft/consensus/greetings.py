@@ -30,7 +30,7 @@ class Greetings(EnginePart):
         super().__init__(shared)
         self._leading = leading
         self.said = self._effects.greeted
-        self._link_numbers: dict[str, int] = {}  # number of links on which each peer has sent a greeting
+        self._link_numbers: dict[str, int] = {}  # peer: number of links on which it sent a greeting
         self.contact_limit = self.shared.timeout
         # A term, and the last index that its leader's log had when this learner received the leader's first
         # message of the term; see came_at()
@@ -53,10 +53,10 @@ class Greetings(EnginePart):
 
     @property
     def distrusted(self) -> tuple[str, ...]:
-        """Voters that may lack acknowledged entries, if the remaining voters are no majority.
+        """Voters that may lack acknowledged entries, if all other voters together are no majority.
 
         If the result is not empty, no member can tell which entries were committed. The result is empty while
-        the remaining voters are a majority, or while this member knows a leader.
+        the other voters are a majority, or while this member knows a leader.
         """
         if self.shared.empty or self._library.leader is not None:
             return ()
@@ -198,7 +198,7 @@ class Greetings(EnginePart):
         self.say_to_all()
 
     def _founders(self) -> dict[str, str]:
-        """Return the instance of each founder by member, this member included; empty if founding must wait.
+        """Return the instance of each founder, this member included; empty if the founding must wait.
 
         An instance is the random name of a member's data directory, see :class:`.members.MemberState`.
         """
@@ -242,7 +242,8 @@ class Greetings(EnginePart):
         """Make this learner a voter again once it has caught up (D25).
 
         The learner has caught up when it holds a committed entry that the leader appended after the learner
-        came back. The other members alone were a majority for this entry, because a learner does not count.
+        came back. The other members formed the majority for this entry without the learner, because a learner
+        does not count.
         """
         library = self._library
         if m.term != library.term or leader != library.leader:

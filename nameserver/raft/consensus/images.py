@@ -64,20 +64,20 @@ class Images(EnginePart):
         self._making = False
         self._wanted = False  # an operator has asked for a snapshot
         self._begun_bytes = 0  # bytes of the journal when the snapshot that is under way began
-        self._retry_at = -math.inf  # time of the next attempt after a failure; -inf if the last one succeeded
+        self._retry_at = -math.inf  # time of the next attempt after a failure; -inf after a success
         self._retry_s = SNAPSHOT_RETRY_S[0]
         self._replace_at = -math.inf  # time from which an unreadable snapshot may be replaced again
         self._replace_s = SNAPSHOT_RETRY_S[0]
-        self._incoming: tuple[str, int, bytearray] | None = None  # leader, index, received bytes
+        self._incoming: tuple[str, int, bytearray] | None = None  # partial snapshot: leader, index, bytes
         self.installing = 0
         self._refused = 0  # index of the leader's snapshot that is too large
-        self._install_failed: tuple[int, float] | None = None  # snapshot index, time to ask for it again
+        self._install_failed: tuple[int, float] | None = None  # index, time of the next request
         self._install_retry_s = INSTALL_RETRY_S[0]
 
     # ---- snapshots made here
 
     def consider(self, now: float) -> None:
-        """Begin a snapshot once the journal is large, or once the pause after a failure is over (D28, D29).
+        """Begin a snapshot if the journal is large, or if the pause after a failure is over (D28, D29).
 
         Also begin one if this member cannot read its newest snapshot. The event loop only copies references
         to the state; a thread encodes and stores the snapshot.
@@ -102,9 +102,9 @@ class Images(EnginePart):
             self._begin()
 
     def _pause_replacing(self, now: float) -> None:
-        """Set the time of the next replacement of an unreadable snapshot, in case the new one is as bad.
+        """Set the earliest time of the next replacement, in case the new snapshot is unreadable, too.
 
-        The pause doubles each time. It is the shortest again after a long time without a replacement.
+        The pause doubles with each replacement. After a long time without a replacement, it is short again.
         """
         shortest, longest = SNAPSHOT_RETRY_S
         long_ago = now - self._replace_at > longest
@@ -152,7 +152,7 @@ class Images(EnginePart):
         self._effects.wake()
 
     def failed(self, error: str) -> None:
-        """Record that a snapshot could not be stored (D28).
+        """Record that a snapshot made here could not be stored (D28).
 
         Nothing is lost: the log stays longer, until the next attempt succeeds.
         """
@@ -165,12 +165,12 @@ class Images(EnginePart):
         self._retry_at = self._clock() + self._retry_s
         logger.warning("snapshot failed me=%s error=%s retry_s=%.0f", self._me, error, self._retry_s)
         self._retry_s = min(2 * self._retry_s, SNAPSHOT_RETRY_S[1])
-        self._log.journal_bytes += self._begun_bytes  # the journal was not shortened
+        self._log.journal_bytes += self._begun_bytes  # no entry was deleted from the journal
 
     # ---- snapshots from a leader
 
     def on_part(self, peer: str, m: SnapshotPart) -> None:
-        """Receive a piece of a snapshot; the leader has deleted entries that this member lacks."""
+        """Receive a piece of a snapshot, which the leader sends in place of entries that it has deleted."""
         self._following.accept_leader(peer, m.term)
         self._contact.stated_by_leader(peer, clock=m.clock, echo=m.echo, age=None, commit=0)
         if not self.shared.standing.voter:
@@ -322,12 +322,13 @@ class Images(EnginePart):
         """Replace log and state by the operator's snapshot, and begin a new term.
 
         The snapshot is durable under ``index`` already. Code that waits for a result of the former state sees
-        the new term, and then knows that this result is void.
+        the new term, and then ignores that result.
         """
         if not self._begins():
             return
         if self._log.last_index >= index:
-            # Never keep an entry over the restored state: it was made for the former state.
+            # Stop: the log has new entries. They were made for the former state, and must not follow the
+            # restored state.
             last = self._log.last_index
             self._effects.fail(f"snapshot {index} cannot be restored: the log grew to {last} meanwhile")
             return

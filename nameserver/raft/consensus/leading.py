@@ -35,8 +35,9 @@ class Leading(EnginePart):
         elected: Number of times that this member was elected.
         successor: The linked voter with the longest log at the end of this member's last term as leader.
         doing: The present activity of this member, for the log line that says why it stopped leading.
-        unreadable_image: Index of the newest snapshot if this member could not read it; 0 if there is no such
-            snapshot. A new snapshot must replace it, because members without data need it.
+        unreadable_image: Index of the newest snapshot if this member could not read it, else 0. A new
+            snapshot must replace it, because this leader must be able to send a snapshot to members without
+            data.
     """
 
     def __init__(self, shared: Shared) -> None:
@@ -91,7 +92,7 @@ class Leading(EnginePart):
         self.handing_over_until = -math.inf
 
     def step_down(self, reason: str) -> None:
-        """Stop leading without a new term."""
+        """Stop leading, and stay in the same term."""
         if self._library.state == LEADER:
             self.doing = reason
             self._library.become_follower()
@@ -107,7 +108,7 @@ class Leading(EnginePart):
                 return
 
     def ask_successor(self) -> None:
-        """Ask the successor to stand for election: no majority answered, so this member stopped leading.
+        """Ask the successor to stand for election, after this member stopped leading for lack of answers.
 
         If only one direction of the network fails, the other members still receive this member's messages.
         Without this request, the other members would wait another election timeout.
@@ -131,7 +132,7 @@ class Leading(EnginePart):
                 self._set_progress(name)
                 self._library.answered[name] = -math.inf
             if name in self.shared.other_voters and name not in former:
-                # A new voter gets the same time for its first answer as all voters get when a term begins.
+                # Give a new voter as much time for its first answer as all voters get when a term begins.
                 self._library.answered[name] = self._clock()
 
     def link_changed(self, peer: str) -> None:
@@ -152,7 +153,7 @@ class Leading(EnginePart):
         return library.commit_index if library.term == term and library.leads else None
 
     def quorum_index(self) -> int:
-        """Return the last index that a majority holds; of this leader, only durable entries count (D7)."""
+        """Return the last index that a majority holds; for this leader, only durable entries count (D7)."""
         progress = self.progress
         matches = [0 if (p := progress[voter]).learner else p.match for voter in self.shared.other_voters]
         return quorum_index(len(self.shared.configuration.voters), self._log.durable_index, matches)
@@ -170,7 +171,7 @@ class Leading(EnginePart):
         self._library.match[peer] = 0
 
     def _counts(self, peer: str, progress: Progress) -> bool:
-        """Return True if the log of ``peer`` counts: ``peer`` is a voter and has not lost its data (D25)."""
+        """Return True if ``peer`` counts for a majority: it is a voter and has not lost its data (D25)."""
         return not progress.learner and peer in self.shared.configuration.voters
 
     def trusted(self, peer: str) -> Progress | None:
@@ -190,9 +191,9 @@ class Leading(EnginePart):
         progress.learner = m.learner
         counts = self._counts(peer, progress)
         self._contact.accepted_by(peer, clock=m.clock, echo=m.echo, voter=counts)
-        # The library steps down when a majority is silent for leaderFallbackTimeout. The silence of a voter
-        # begins at the time at which this leader sent the message that the voter answered last (D8). A
-        # learner's answer never counts.
+        # The library steps down when a majority is silent for leaderFallbackTimeout. Count a voter as silent
+        # since this leader sent the last message that the voter answered (D8). A learner's answer never
+        # counts.
         seen = max(self._contact.member_date(peer), self._library.answered.get(peer, -math.inf))
         self._library.answered[peer] = seen if counts else -math.inf
         self.shared.watch.heard()
@@ -250,7 +251,7 @@ class Leading(EnginePart):
         """
         now = self._clock()
         # Send the age of the newest majority contact, even if this leader has not applied the commit index
-        # yet: a follower uses this age only after it has applied the commit index of the same message.
+        # yet. A follower uses this age only after it has applied the commit index of the same message.
         age = now - self._contact.majority_date(now) if self._library.leads else math.inf
         for peer, progress in self.progress.items():
             if peer in self._effects.greeted:

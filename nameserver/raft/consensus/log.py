@@ -1,4 +1,4 @@
-"""The log in memory, in the form that the library wants, with its unwritten changes and its durable index.
+"""The log in memory, with its unwritten changes and its durable index, as an object for the library.
 
 The library addresses the log by position. The entry at position 0 is the base: the last entry that the
 snapshot covers (in an empty log: index 1 of term 0). Only the index and the term of the base are used. This
@@ -29,7 +29,7 @@ FIRST_TERM: Final = 0
 OP_ENTRY: Final = 1  # index, term, command
 OP_TRUNCATE: Final = 2  # first index to remove
 OP_COMMIT: Final = 3  # commit index
-OP_RESET: Final = 4  # base index, base term: a snapshot replaced the whole log
+OP_RESET: Final = 4  # index and term of the new base, after a snapshot replaced the whole log
 Op = tuple[int, int] | tuple[int, int, int] | tuple[int, int, int, bytes]
 
 
@@ -151,7 +151,7 @@ class RaftLog:
         return self._position, ops
 
     def repeat_commit(self) -> None:
-        """Write the commit index again with the next write, because the journal begins a segment now.
+        """Write the commit index again with the next write, because the journal begins a new segment now.
 
         Otherwise the new segment may stay empty. If the snapshot is lost later, the next start could not know
         that entries are missing.
@@ -182,7 +182,7 @@ class RaftLog:
             self._set_ends()
 
     def tail_from(self, index: int, bytes_min: int) -> int:
-        """Return the index at which the last ``bytes_min`` bytes of entries before ``index`` begin."""
+        """Return the greatest index from which entries before ``index`` have ``bytes_min`` bytes or more."""
         size = 0
         while index > self.base_index + 1 and size < bytes_min:
             index -= 1
@@ -203,7 +203,7 @@ class RaftLog:
         self._set_ends()
         self.ops = [(OP_RESET, index, term)]
         self._unwritten = deque((position, index, at) for position, _, at in self._unwritten)
-        self.durable_index = index  # the snapshot is durable
+        self.durable_index = index  # the durable snapshot covers the log up to here
         self.retained_bytes = 0
         self._commit = self._commit_written = index
 
@@ -221,7 +221,7 @@ class RaftLog:
         first = self.base_index + entryFrom
         self.retained_bytes -= sum(len(command) for command, _, _ in self._entries[entryFrom:])
         del self._entries[entryFrom:]
-        # the entries of these configurations were removed: use the newest remaining configuration again
+        # forget the configurations of the deleted entries; the newest remaining one is in force again
         while self._configurations[-1][0] >= first:
             self._configurations.pop()
         self._set_ends()
@@ -237,7 +237,7 @@ class RaftLog:
         return len(self._entries)
 
     def onOneSecondTimer(self) -> None:
-        """Do nothing: the engine's housekeeping does this work."""
+        """Do nothing: the engine stores the commit index in ``step``; PySyncObj's journal stores it here."""
 
     def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
         self._commit = raftCommitIndex

@@ -1,16 +1,17 @@
-"""Membership: a member's state in its cluster, and the founding of a cluster; without I/O.
+"""Membership as values without I/O: a member's state, the cluster's configuration, and the founding.
 
-A member is empty if its data directory never took part in a cluster. Empty members found a cluster only
-together: each member must see every other member linked and empty at the same time. There is one exception: a
-linked peer founded the cluster a moment earlier, and names this member's instance among the founders.
+The founding: a member is empty if its data directory never took part in a cluster. Empty members found a
+cluster only together: each member must see every other member linked and empty at the same time. There is one
+exception: a linked peer founded the cluster a moment earlier, and named this member's instance among the
+founders. Then this member founds it, too.
 
-A member that comes back empty later is a learner (D25). It has lost its votes and acknowledged entries, so it
-does not vote, and does not count in a majority, until it has caught up.
+Learners: a member that comes back empty later is a learner (D25). It has lost its votes and acknowledged
+entries, so it does not vote, and does not count in a majority, until it has caught up.
 
-After the founding, the configuration in the log names the members. The newest configuration in a member's log
-is in force as soon as it is appended (D36). If a leader later replaces the entry that has this configuration,
-the configuration before it is in force again. Only one member changes at a time (D35), so the majorities
-before and after a change have a member in common.
+Configurations: after the founding, the configuration in the log names the members. The newest configuration
+in a member's log is in force as soon as it is appended (D36). If a leader later replaces the entry that has
+this configuration, the configuration before it is in force again. Only one member changes at a time (D35), so
+the majorities before and after a change have a member in common.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberState:
-    """A member's own state; it is durable before other members see its effects.
+    """A member's own state; it is stored durably before a message that depends on it leaves.
 
     Attributes:
         instance: A random name of the data directory; a directory that was emptied gets another name.

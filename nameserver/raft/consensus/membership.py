@@ -1,6 +1,7 @@
-"""Changes of the cluster by its leader (they repair the library's defects D35 and D37).
+"""Changes of the members and of the leader, made by the leader.
 
-The leader adds or removes one member at a time, and hands over leadership.
+The leader adds or removes one member at a time, and hands over leadership. This module repairs the library's
+defects D35 and D37.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ ALIVE_TIMEOUTS: Final = 4
 
 
 class Membership(EnginePart):
-    """Makes changes of the members and of the leader, and handles such changes by other members."""
+    """Makes changes of the members and of the leader, and handles changes that another member made."""
 
     def __init__(self, shared: Shared, leading: Leading) -> None:
         super().__init__(shared)
@@ -189,8 +190,8 @@ class Membership(EnginePart):
           committed the addition of this member. Such a member waits to be added again.
 
         A member belongs to the cluster if the newest committed configuration in its log names it. If its log
-        has no committed configuration, it knows only the first members, and each voter is one of them. This
-        includes a voter whose disk was emptied and that has caught up since.
+        has no committed configuration, the cluster still has its first members. In this case a member belongs
+        to the cluster if it is a voter, even if its disk was emptied and it has caught up since.
         """
         index, committed = self._log.committed_configuration(self._library.commit_index)
         was_member = self._me in committed.members if index > FIRST_INDEX else self.shared.standing.voter

@@ -101,7 +101,7 @@ class Stale(_OfTerm, frozen=True, tag=5):
 
 
 class TimeoutNow(_OfTerm, frozen=True, tag=6):
-    """Order of the leader to the receiver: stand for election now."""
+    """The leader asks the receiver to stand for election now."""
 
 
 class Append(_OfTerm, frozen=True, tag=7):
@@ -128,7 +128,7 @@ class Append(_OfTerm, frozen=True, tag=7):
 
 
 #: Values of ``state`` in an :class:`AppendReply`; the meaning of ``index`` depends on the value.
-MATCH: Final = 0  # up to this index, the sender's log equals the leader's log and is durable
+MATCH: Final = 0  # the sender's log equals the leader's log, and is durable, up to this index
 RESET: Final = 1  # the leader must send entries from this index on
 ALIVE: Final = 2  # the leader must ignore the index and use only the clocks
 
@@ -177,7 +177,7 @@ class SnapshotReply(_OfTerm, frozen=True, tag=10):
 
 
 class Removed(_OfTerm, frozen=True, tag=11):
-    """Order to stop: the leader's committed configuration at ``index`` does not name the receiver."""
+    """The receiver must stop: the leader's committed configuration at ``index`` does not name it."""
 
     index: Index
 

@@ -1,4 +1,4 @@
-"""State that the parts of one member share (voters, silent members), and each part's access to it."""
+"""State that all parts of one engine share, and the base class of these parts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 #: Number of election timeouts without answers from a majority, after which a leader steps down (D8).
 FALLBACK: Final = 1.5
-#: Largest number of election timeouts for which the others may be silent while they apply a slow entry.
+#: Largest number of election timeouts for which other members may be silent while they apply a slow entry.
 APPLY_PATIENCE: Final = 4
 
 
@@ -61,13 +61,13 @@ class Shared:
         heard: Time of the last message from the leader.
         now: Time of the present event, read at its beginning. All work for the event uses this time. So a
             pause during the work does not count as silence of other members; the next event detects it.
-        watch: Detects pauses of this member itself.
+        watch: Detects pauses of this member's process.
         within_entry: True if the entry after the last applied entry is half applied. The state is then not
             the state at any index.
         restoring: True while an operator's snapshot is about to replace log and state. Its index is the next
             one of the log, so no entry of any kind may be appended meanwhile.
-        last_look_at: The last election deadline that is only a short delay. During this delay the member
-            reads its sockets once more before it asks for pre-votes (see :mod:`.elections`).
+        last_look_at: Election deadline after a short delay, in which the member reads its sockets once more
+            before it asks for pre-votes (see :mod:`.elections`); nan before the first such delay.
         peer_log: A bounded log for lines that a peer can cause with every message.
     """
 
@@ -162,7 +162,7 @@ class Shared:
         if math.isfinite(deadline):
             library.election_deadline = max(deadline + late, until)
             if deadline == self.last_look_at:
-                # Before the old deadline the sockets were read once more; do not read them again.
+                # This deadline already includes the delay for reading the sockets; do not delay again.
                 self.last_look_at = library.election_deadline
 
     def expect_silence(self, took: float) -> None:
@@ -182,7 +182,7 @@ class Shared:
         self.library.election_deadline = now + self.library.draw_timeout()
 
     def ask_again_soon(self, now: float, *, syncs: bool = False) -> None:
-        """Set a short election deadline after an election attempt failed; pre-votes make early attempts safe.
+        """Set an early election deadline after a failed attempt; pre-votes make an early attempt safe.
 
         If ``syncs`` is true, votes are being stored, and the deadline is later. Two disks must sync before
         the present attempt can succeed, and a new attempt before that would discard the present attempt.
@@ -191,7 +191,7 @@ class Shared:
         self.library.election_deadline = now + self.rng.uniform(least, most) * self.period
 
     def stand_now(self) -> None:
-        """Stand for election in the next tick: there is no other voter, or a majority promised its votes."""
+        """Stand for election in the next tick: no other voter exists, or a majority promised its votes."""
         self.library.election_deadline = -math.inf
 
     def hears_leader(self, now: float) -> bool:
@@ -205,7 +205,7 @@ class Shared:
         return listening or now - self.heard < self.timeout
 
     def link_down(self, peer: str) -> None:
-        """Ask for pre-votes early if the leader's link closed: the links of a killed leader close at once.
+        """Ask for pre-votes early if the link to the leader closed, because a killed leader's links close.
 
         If the leader still works, this does no harm: the other members refuse a pre-vote while they receive
         the leader's messages (D4).
@@ -229,7 +229,7 @@ class Shared:
 
     @property
     def empty(self) -> bool:
-        """True if this member never gave a vote and never stored an entry."""
+        """True if this member never took part in a cluster: it gave no vote and stored no entry."""
         standing = self.standing
         return not (standing.voter or standing.doubtful) and self.log.last_index == FIRST_INDEX
 
@@ -247,8 +247,8 @@ class Shared:
     def may_stand(self) -> bool:
         """True if this member may stand for election.
 
-        It must be a voter, and its journal must not stall. It must not be restoring a snapshot either: a new
-        leader appends an entry.
+        It must be a voter, and its journal must not stall. It must not be restoring an operator's snapshot: a
+        new leader appends an entry, and no entry may be appended during a restore.
         """
         return self.votes and not (self.stalled or self.restoring)
 

@@ -54,7 +54,7 @@ class Progress:
     unacknowledged: int = 0
     transfer: Transfer | None = None
     catch_up_entry: int = 0
-    _sent: deque[tuple[int, int]] = field(default_factory=deque)  # last index and bytes of messages under way
+    _sent: deque[tuple[int, int]] = field(default_factory=deque)  # messages under way: last index, bytes
 
     def sent(self, last: int, size: int) -> None:
         self.next = last + 1

@@ -1,14 +1,20 @@
-"""Detection of this member's own pauses, after which silence of other members is no sign of a failure.
+"""Detection of this member's own pauses: after a pause, silence of other members is no sign of a failure.
 
-After a pause, or a long wait for a processor, a member has received no messages. But messages may wait in its
-sockets. And if the whole machine was paused, the other members were silent for the same reason. So the time
-between two readings of the clock counts as silence for at most :data:`LOOK` heartbeat periods, and the member
-reads its sockets between these readings. Otherwise a leader on a busy machine would step down, although its
-followers only waited for a processor, as the leader itself did.
+A pause is a time in which the process did not run, for example because it waited for a processor. After a
+pause, a member must not judge other members by their silence, for two reasons:
 
-After a long gap between two readings, the member listens for a moment before it judges other members. While
-it listens, it asks for no votes, gives no vote against a leader, and does not step down. The age of contact
-(rule 8 of docs/raft-rules.md) counts every pause in full. This module does no I/O.
+- Messages of other members may wait in this member's sockets.
+- If the whole machine was paused, the other members could send nothing.
+
+Without the following two rules, a leader on a busy machine would step down, although its followers only
+waited for a processor:
+
+- Between two readings of the clock, the member reads its sockets. However long the time between the two
+  readings is, it counts as silence for at most :data:`LOOK` heartbeat periods.
+- After a long gap between two readings, the member listens for a moment. While it listens, it asks for no
+  votes, gives no vote against a leader, and does not step down.
+
+Only the age of contact (rule 8 of docs/raft-rules.md) counts every pause in full. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -22,7 +28,7 @@ from typing import Final
 LOOK: Final = 2
 GAP: Final = 3
 LISTEN: Final = 2
-#: In a series of pauses without a message in between, the member listens only after this many first pauses.
+#: The member listens after at most this number of pauses in a row, if it receives no message between them.
 LISTEN_MAX: Final = 3
 #: Length in seconds of the time window for :attr:`Watch.longest`: log lines name the longest gap in this
 #: window and the window before.
@@ -45,7 +51,7 @@ class Watch:
         self._window = -math.inf
         self._longest = self._before = 0.0  # longest gap in this window, and in the window before
         self.listening_until = -math.inf
-        self.lost = 0.0  # sum of the seconds by which readings of the clock were late
+        self.lost = 0.0  # total seconds by which readings of the clock were late
 
     def look(self, now: float) -> float:
         """Record that this member runs at ``now``; return the seconds by which this call is late, else 0."""

@@ -1,4 +1,6 @@
-"""Proof of the peer's identity, and of unchanged messages. No I/O; the caller passes in random nonces.
+"""Authentication of links: both ends prove their identity, and a MAC protects each message.
+
+This module does no I/O; the caller passes in random nonces.
 
 A handshake has four frames. The dialling side proves its identity first, so a dialler without the secret
 learns only one random number::
@@ -85,7 +87,8 @@ class Credentials:
 
     Attributes:
         members: Members that this member knows. An unknown member of the same cluster may connect, too: the
-            cluster may have added it while this member was away, or removed it while it was away.
+            cluster may have added that member while this member was away, or removed it while it was away
+            itself.
         open: True if this member is empty: this member belongs to no cluster yet, and ``cluster`` is the name
             of the cluster that it would found.
         other_secrets: Secrets that dialling members may also use, while operators change the secret.
@@ -143,7 +146,7 @@ class Handshake:
 
     @property
     def refusal(self) -> str:
-        """The likely reason, for the dialler's log, why the peer closed an unproven connection."""
+        """The likely reason why the peer closed an unproven connection; for the dialler's log."""
         if self._their_nonce:
             return "it does not take our proof: is its secret another one?"
         return "it does not take us for a member: its log says why"

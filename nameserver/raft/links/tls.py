@@ -73,7 +73,7 @@ def _expires_at(certificate: Mapping[str, Any], context: ssl.SSLContext) -> floa
 def _context(protocol: int, *, cert: Path, key: Path, ca: Path) -> ssl.SSLContext:
     for what, path in ((f"certificate {cert}", cert), (f"key {key}", key), (f"authority {ca}", ca)):
         with needed_to_start(what, OSError):
-            read_regular(path, size_max=CERTIFICATES_SIZE_MAX)  # refuses a FIFO, on which OpenSSL would hang
+            read_regular(path, size_max=CERTIFICATES_SIZE_MAX)  # refuse a FIFO: OpenSSL would hang on it
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # names_host() checks the member's name instead, on both ends
@@ -101,7 +101,7 @@ def names(certificate: Mapping[str, Any]) -> str:
 
 
 def _canonical(host: str) -> tuple[str, str]:
-    """Return a host's kind in the ssl module's words (DNS, IP Address), and its name in comparable form."""
+    """Return a host's kind as the ssl module names it (DNS, IP Address), and its name in normal form."""
     try:
         return "IP Address", str(ipaddress.ip_address(host))
     except ValueError:

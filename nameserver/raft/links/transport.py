@@ -1,11 +1,11 @@
-"""All links of one member on the running event loop, and the connections that carry them.
+"""All links of one member: it dials and accepts connections, and checks them, on the running event loop.
 
 In each pair of members, the member with the greater identity (compared as text) dials. The member with the
 lesser identity dials only in two cases:
 
 - Once, :data:`FIRST_DIAL_AFTER_S` seconds after its start: the other member may have failed to reach it and
   may be waiting before its next dial.
-- After :data:`LESSER_DIALS_AFTER_S` seconds without a link: the other member may not know it yet.
+- After :data:`LESSER_DIALS_AFTER_S` seconds without a link: the other member may not know this member yet.
 
 A connection is unproven until the peer has proved its identity. Two bounds limit the number of unproven
 connections: one for all of them together, and one for each host that belongs to no member. If a flood of
@@ -49,9 +49,9 @@ UNPROVEN_PER_ADDRESS: Final = 16
 #: Largest number of TLS connections that one host may open in a second, if the host belongs to no member.
 #: Each TLS handshake costs time of the event loop.
 STRANGERS_PER_SECOND: Final = 20
-#: Two limits per second for all hosts that belong to no member together: the number of first connections of
-#: these hosts, and the number of their further connections. First and further connections are counted
-#: separately, so that many connections of a few hosts cannot block other hosts.
+#: Largest number of first connections per second, summed over all hosts that belong to no member. The same
+#: limit holds separately for all further connections of these hosts. So many connections of a few hosts
+#: cannot block other hosts.
 STRANGERS_PER_SECOND_OVERALL: Final = 50
 #: Largest number of links to peers that claim the same cluster but are not in this member's configuration.
 #: Such a peer may have been added or removed while this member was away. The bound is needed because any
@@ -95,7 +95,7 @@ _JOIN_MAX: Final = 64 * 1024
 
 
 class LinkOwner(Protocol):
-    """Owner of the links: the links call its methods, on the event loop, when something happens."""
+    """Interface of the member that owns the links; they call its methods on the event loop."""
 
     def link_up(self, peer: str) -> None: ...
     def link_down(self, peer: str) -> None: ...
@@ -174,7 +174,7 @@ class Transport:
         with needed_to_start(f"cannot listen on {address}", OSError):
             hosts = await hosts_to_listen_on(host)
             at = hosts if isinstance(hosts, str) else hosts[0]
-            flags = socket.AI_PASSIVE | socket.AI_NUMERICHOST  # numeric only: a resolver would block the loop
+            flags = socket.AI_PASSIVE | socket.AI_NUMERICHOST  # no host names: a look-up would block the loop
             found = socket.getaddrinfo(at or None, port, type=socket.SOCK_STREAM, flags=flags)
             family, *_, name = found[0]
             listener = _bind(family, name)
@@ -243,8 +243,9 @@ class Transport:
 
         The bounds count only connections that other hosts opened. If the bound of one host is exceeded, the
         oldest connection of this host is closed. If the bound for all hosts is exceeded, the oldest
-        connection of the host with most connections is closed. So a member can connect in spite of any number
-        of strangers: at the accepting member its connection is the newest, and only the oldest is closed.
+        connection of the host with most connections is closed. So a member can always connect, even if
+        strangers open many connections: a member's connection is the newest when it arrives, and only the
+        oldest is closed.
         """
         if self._closing:
             link.close()
@@ -282,7 +283,7 @@ class Transport:
         if old is not None and self._rank(old, peer) > self._rank(link, peer):
             link.close(flush=True)  # both members dialled at once; _rank() makes both keep the same link
             return
-        if old is not None:  # close it now: none of its bytes may arrive after the new link is up
+        if old is not None:  # close the old link first: no byte of it may arrive after the new link is up
             old.close()
         self._links[peer] = link
         self.owner.link_up(peer)
@@ -298,7 +299,7 @@ class Transport:
             self.owner.link_down(link.peer)
 
     def report(self, link: Link, what: str) -> None:
-        """Log one line for a closed connection; for strangers, only the first of many similar lines."""
+        """Log why a connection closed; of many similar lines about unproven peers, log only the first."""
         line = "raft link closed peer=%s reason=%s"
         if link.peer is not None:
             self._of_proven.write(logging.WARNING, link.peer, line, link.peer, what)
@@ -318,7 +319,7 @@ class Transport:
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 self._dial_members()
-                # Members may be added at any time, so the group must not end by itself.
+                # Keep the task group open, because members may be added at any time.
                 await asyncio.get_running_loop().create_future()
         except Exception as error:
             logger.critical("raft dialling failed", exc_info=error)
@@ -352,14 +353,14 @@ class Transport:
                 pause_s = LESSER_DIALS_AFTER_S
                 if before is not None or member in self._links:
                     continue
-            link = self._links.get(member)  # the other member may have dialled
+            link = self._links.get(member)  # set if the other member has dialled meanwhile
             try:
                 if link is None:
                     link = await self._connect(member, await self._resolve(host), port)
             except (OSError, UnicodeError) as error:
                 logger.debug("raft dial failed peer=%s error=%s", member, error)
             else:
-                # Not `await link.ended`: if this task is cancelled, the link's future must not be cancelled.
+                # A plain `await link.ended` would also cancel the link's future if this task is cancelled.
                 await asyncio.wait([link.ended])
                 if link.peer is not None:
                     wait = RETRY_S[0]
@@ -382,7 +383,8 @@ class Transport:
         loop, last = asyncio.get_running_loop(), OSError(f"{member} has no address")
         for host in addresses:
             try:
-                # Each address has its own time, so that one that answers nothing does not hide the others.
+                # Each address has its own time limit: an address that does not answer must not delay the
+                # others for ever.
                 async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
                     _, link = await loop.create_connection(lambda: Link(self, member), host, port)
                 return link
@@ -413,7 +415,7 @@ class Link(asyncio.Protocol):
             links.credentials, peer=dialled, nonce=os.urandom(NONCE_SIZE), attempt=links.attempt(dialled)
         )
         self.peer: str | None = None  # the peer's identity, once it is proven
-        self._plain_peer: str | None = None  # the peer's identity, if frames have neither MAC nor encryption
+        self._plain_peer: str | None = None  # peer if frames have no MAC and no encryption
         self._pipe: Pipe | None = None  # the TLS connection; set by connection_made if TLS is used
         self._encrypted = False  # True once the TLS handshake is complete
         self._buffer = bytearray()
@@ -459,7 +461,7 @@ class Link(asyncio.Protocol):
                 and not self._buffer
                 and len(data) > 5
                 and int.from_bytes(data[:4], "big") + 4 == len(data)
-            ):  # fast path for one whole message without MAC or encryption, the usual case without a secret
+            ):  # fast path: one whole message without MAC and encryption, usual if there is no secret
                 self._hand_up(peer, data[4], data[5:])
             else:
                 self._take_bytes(data if self._pipe is None else self._decrypt(self._pipe, data))
@@ -473,7 +475,7 @@ class Link(asyncio.Protocol):
                 self._encrypted, data = pipe.shake(data), b""
             plain = pipe.open(data) if self._encrypted else None
         finally:
-            if answer := pipe.pending():  # after a failure this is an alert that tells the peer the reason
+            if answer := pipe.pending():  # after a failure, the answer tells the peer the reason
                 self._wire.write(answer)
         if self._encrypted and not before and self.dialled is not None:
             self._check_name(pipe, self.dialled)
@@ -582,8 +584,8 @@ class Link(asyncio.Protocol):
             return False
         size, limit = len(payload), self._links.frame_size_max
         if 1 + size + seal.size > limit:
-            # Refuse the message: the peer would close this link. If the message was sent again over another
-            # link, the peer would close that link, too.
+            # Refuse a message that is too large: the peer would close this link, and each later link over
+            # which the message is sent again.
             logger.error("message refused peer=%s kind=%d bytes=%d limit=%d", self.peer, kind, size, limit)
             return False
         waiting = wire.get_write_buffer_size()
@@ -646,7 +648,7 @@ class Link(asyncio.Protocol):
 
 
 def _tune(connection: socket.socket) -> None:
-    """Send small messages at once, and detect a dead host within seconds."""
+    """Set socket options: send small messages at once, and detect a dead host within seconds."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 5000)

@@ -23,8 +23,8 @@ class Applier:
     """Applies the committed entries of one member to its state machine.
 
     Args:
-        times: Receives for each entry the time from the entry's first to its last step. This time includes
-            other work that the loop does between these steps.
+        times: Records for each entry the time from the entry's first step to its last step. This time
+            includes other work that the event loop does between the steps.
 
     Attributes:
         failure: The reason why an entry could not be applied, else empty. After a failure no further entry is
@@ -83,8 +83,8 @@ class Applier:
         """Apply an entry once and completely; stop the member if the entry cannot be read or applied (D11).
 
         The error may have happened on this member only (lack of memory, a defect). If this member skipped the
-        entry, its state would differ from the other members' state. The log keeps the entry, and the next
-        start of the member applies the entry again.
+        entry, its state would differ from the other members' state. The entry stays in the log, and the next
+        start of the member tries again to apply it.
         """
         if entry.payload is None:
             return

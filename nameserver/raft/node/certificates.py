@@ -1,4 +1,4 @@
-"""This member's certificate: warn before it expires, and read its files again when they change."""
+"""This member's certificate: a warning before it expires, and a new reading of its files after a change."""
 
 from __future__ import annotations
 

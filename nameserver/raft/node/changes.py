@@ -15,8 +15,8 @@ from .images import ImageFiles
 
 logger = logging.getLogger(__name__)
 
-#: Longest time in seconds for which a leader tries to hand over leadership, when it closes or on request.
-#: HANDOVER_STEP_S: seconds between two attempts.
+#: Longest time in seconds for which a leader tries to hand over leadership: when it closes, or when an
+#: operator asks. HANDOVER_STEP_S: seconds between two attempts.
 HANDOVER_S: Final = 1.5
 HANDOVER_STEP_S: Final = 0.01
 #: Longest time in seconds for which a change waits, until another change has ended or a new leader is ready.
@@ -26,7 +26,7 @@ PATIENCE_STEP_S: Final = 0.02
 
 
 class ChangedMember(Protocol):
-    """The interface of the member whose cluster is changed."""
+    """The methods of a member that :class:`Changes` needs."""
 
     images: ImageFiles
 
@@ -44,7 +44,7 @@ class ChangedMember(Protocol):
         """Replace log and state by the content of a snapshot file."""
 
     def keep(self, task: asyncio.Future[None]) -> None:
-        """Let the member wait for ``task`` before it closes its files."""
+        """Make the member wait for the end of ``task`` before it closes its files."""
 
 
 class Changes:
@@ -72,7 +72,7 @@ class Changes:
         self.look_again()
 
     async def add_member(self, address: str, *, deadline: float) -> None:
-        """Add ``address`` as a learner, and wait until it has caught up and is a voter.
+        """Add the member ``address`` as a learner, and wait until it has caught up and is a voter.
 
         If ``address`` is a voter already, nothing changes. The operator starts the new member's process with
         an empty disk. The option ``peers`` of this process must name the current members and the new member.
@@ -92,7 +92,7 @@ class Changes:
             raise ChangeUnknown(f"{address} is not known to be a member yet")
 
     async def remove_member(self, address: str, *, deadline: float) -> None:
-        """Remove ``address``, which then stops; if it is no member, nothing changes.
+        """Remove the member ``address``, which then stops; do nothing if there is no such member.
 
         If ``address`` is the leader itself, the leader only hands over leadership (D37). The caller must then
         ask the new leader.
@@ -163,10 +163,10 @@ class Changes:
         try:
             async with asyncio.timeout_at(deadline):
                 return await member.images.as_file()
-        except TimeoutError as error:  # this is an OSError, too
+        except TimeoutError as error:  # TimeoutError is an OSError, so catch it first
             raise ChangeUnknown("the disk has not answered yet") from error
         except OSError as error:
-            engine.images.save()  # replaces a damaged file
+            engine.images.save()  # the file may be damaged: replace it by a new snapshot
             member.perform()
             why = f"{error.strerror or error}; ask again, or ask another member"
             raise ChangeRefused(f"the snapshot cannot be stored: {why}") from error

@@ -33,11 +33,11 @@ BLOCKS_MAX: Final = 8
 
 
 async def _beside(work: Callable[[], _Result]) -> _Result:
-    """Run a long computation in a thread without delaying the event loop.
+    """Run a long computation in a thread, and keep the event loop responsive meanwhile.
 
-    During the computation Python's switch interval is shorter, so that the event loop runs in time. The
-    interval holds for all threads of the process, and a longer interval makes them faster. So the default is
-    restored afterwards.
+    During the computation Python's switch interval is shorter, so that the event loop runs in time.
+    Afterwards the default is restored: the interval holds for all threads of the process, and switching
+    threads too often makes them slower.
     """
     sys.setswitchinterval(TURN_S)
     try:
@@ -67,7 +67,7 @@ class ImageFiles:
         # Blocks by snapshot index and block number. A block is empty while it is being read, and None if it
         # could not be read or its snapshot was deleted.
         self._blocks: dict[tuple[int, int], bytes | None] = {}
-        # Index of the unreadable snapshot that was logged last: each is logged once.
+        # Index of the last snapshot that was logged as unreadable; each unreadable snapshot is logged once.
         self._unreadable = 0
 
     # ---- the present snapshot (consensus.part.HeldImage)
@@ -87,8 +87,8 @@ class ImageFiles:
         self._read_ahead((index, number))
         block = self._blocks[index, number]
         if block is None:
-            # Do not keep the None: a snapshot with this index may be stored later. So the next request reads
-            # the block again.
+            # Remove the failed block, so that the next request reads it again: a snapshot with this index may
+            # be stored later.
             del self._blocks[index, number]
             return None
         if block:
@@ -116,7 +116,7 @@ class ImageFiles:
         except OSError as error:
             self._say_unreadable(index, error.strerror or str(error))
             block = None
-        self._blocks[key] = block or None  # a block without a byte lies behind the end of the file
+        self._blocks[key] = block or None  # an empty block lies behind the end of the file
         while len(self._blocks) > BLOCKS_MAX:
             del self._blocks[next(iter(self._blocks))]
         self.on_read()
@@ -124,8 +124,8 @@ class ImageFiles:
     def age(self) -> float | None:
         """Return the seconds since the newest snapshot file was stored; None if there is no file.
 
-        This method does not ask the disk for the file's date: a hung disk must not block requests for
-        metrics.
+        This method does not read the file's date from the disk, because a hung disk must not block requests
+        for metrics.
         """
         date = self.storage.image_date
         return None if date is None else max(0.0, wall_clock.now_ms() / 1000 - date)
@@ -200,7 +200,7 @@ class ImageFiles:
     async def _store_file(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:
         await self._in_thread(self.storage.snapshots.store, index, term, configuration, data)
         self.storage.image_date = wall_clock.now_ms() / 1000
-        # Forget blocks of an unreadable snapshot that the new one, of the same index, replaced.
+        # If the former snapshot had the same index, its blocks may be unreadable: forget them.
         for key in [key for key in self._blocks if key[0] == index]:
             del self._blocks[key]
         self._unreadable = 0

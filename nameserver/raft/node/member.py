@@ -1,4 +1,4 @@
-"""One member: an engine on the event loop with timers, links and journal, for the layer above."""
+"""One member: the engine on the event loop, with its timers, its links and its journal."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ boot_clock: Final = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", 
 FRAME_OVERHEAD: Final = 1024 * 1024
 #: Shortest time in seconds for which a timer is set.
 TIMER_MIN_S: Final = 0.001
-#: Shortest time in seconds between two calls that set the election timer later, after messages of the leader.
+#: Shortest time in seconds between two calls that set the timer to a later election deadline, which messages
+#: of the leader have moved.
 MOVE_TIMER_S: Final = 0.02
 #: Largest number of messages that wait while a vote or member state is being stored. If one more message must
 #: wait, this member closes the link to its receiver.
@@ -223,7 +224,7 @@ class RaftMember:
 
     @property
     def waiting_for(self) -> tuple[str, ...]:
-        """The members for which this member still waits at a first start; otherwise empty."""
+        """The members for which this member waits at its first start; empty if it waits for none."""
         return () if self._engine is None else self._engine.greetings.waiting_for
 
     @property
@@ -236,7 +237,7 @@ class RaftMember:
 
     @property
     def best(self) -> str:
-        """The member with the best log, among this member and the members linked to it."""
+        """The member with the newest last entry, among this member and the members linked to it."""
         return "" if self._engine is None else self._engine.greetings.best
 
     def link_number(self, peer: str) -> int:
@@ -266,7 +267,7 @@ class RaftMember:
         return math.inf if self._engine is None else self._engine.contact_age()
 
     def in_contact(self) -> bool:
-        """Return ``contact_age() < contact_limit``; nearly every call only reads the clock once."""
+        """Return ``contact_age() < contact_limit``; this is fast: most calls only read the clock once."""
         return self._engine is not None and self._engine.in_contact()
 
     def in_contact_behind_entry(self) -> bool:
@@ -287,7 +288,7 @@ class RaftMember:
         return self._applier.within
 
     def member_age(self, member: str) -> float:
-        """Return the seconds since ``member`` certainly accepted this leader; inf if never in this term."""
+        """Return the seconds since ``member`` certainly accepted this leader; inf if not yet in this term."""
         return math.inf if self._engine is None else self._engine.member_age(member)
 
     def status(self) -> dict[str, object]:
@@ -335,9 +336,10 @@ class RaftMember:
     # ---- start and close
 
     async def start(self) -> None:
-        """Lock the directory, recover, bind the address and take part; do not wait for a majority.
+        """Lock the directory, recover the state, bind the address and begin to take part in the cluster.
 
-        The start applies the entries that the journal marks as committed, with ``machine.apply(live=False)``.
+        The start does not wait for a majority. It applies the entries that the journal marks as committed,
+        with ``machine.apply(live=False)``.
 
         Raises:
             RaftStartError: The member must not start; the text is one line for the operator.
@@ -414,7 +416,7 @@ class RaftMember:
         return [one for one in files if one is not None]
 
     async def _take_part(self, engine: Engine) -> str:
-        """Bind the address, replay the log and take part; return the bound address.
+        """Bind the address, replay the log and begin to take part; return the bound address.
 
         Raises:
             RaftStartError: The address cannot be bound, or needs a secret.
@@ -492,7 +494,7 @@ class RaftMember:
     def wake(self) -> None:
         """Schedule one step after all callbacks of this iteration of the loop.
 
-        So the journal writes of all these callbacks are synced together.
+        Then one sync is enough for the journal writes of all these callbacks.
         """
         if not self._step_due and not self._closed:
             self._step_due = True
@@ -510,12 +512,12 @@ class RaftMember:
     def perform(self) -> None:
         """Perform the engine's effects, in order.
 
-        Call this method after each call of the engine that changes the engine's state. The effects themselves
-        call the engine in two cases only: to report applied entries, and to report that a snapshot could not
-        be made.
+        Call this method after each call of the engine that changes the engine's state. While effects are
+        performed, this class calls the engine in two cases only: to report applied entries, and to report
+        that a snapshot could not be made.
         """
         if self._performing:
-            return  # called while an entry is applied: the outer call performs the new effects, too
+            return  # this call comes from inside perform(): the outer call performs the new effects, too
         engine = self._engine
         assert engine is not None, "it has been called"
         self._performing = True
@@ -626,7 +628,7 @@ class RaftMember:
         )
 
     def _keep_links(self, members: tuple[str, ...]) -> None:
-        if self._storage.volatile:  # there is no durable log that names the members after a restart
+        if self._storage.volatile:  # store them, because no durable log names the members
             self._storage.directory.remember_members(members)
             self._promises.save_standing()
         self.transport.use_credentials(self._credentials(self.engine))
@@ -677,7 +679,7 @@ class RaftMember:
     # ---- storage
 
     def _ask_journal(self) -> None:
-        """Tell the engine the position up to which the journal is durable now."""
+        """Ask the writer for the position up to which the journal is durable, and tell it to the engine."""
         if self._writer is not None and self._writer.handed != self._durable_to:
             position = self._writer.ask()
             if position > self._durable_to:
@@ -767,7 +769,7 @@ class RaftMember:
         self._in_background(self._make_image(wanted, encode_state))
 
     async def _make_image(self, wanted: effects.MakeImage, encode_state: Callable[[], bytes]) -> None:
-        """Encode and store a snapshot; if this fails, nothing is lost, but the log stays longer (D28)."""
+        """Encode and store a snapshot; if this fails, the log is not trimmed, so nothing is lost (D28)."""
         try:
             await self.images.make(wanted, encode_state)
         except Exception as error:
@@ -822,7 +824,7 @@ class RaftMember:
                 await asyncio.sleep(0.005)
                 if self._closed:
                     raise ChangeRefused("this member stops")
-                if not engine.leads:  # it cannot lead again before ``restoring`` is False
+                if not engine.leads:  # this member cannot lead again before ``restoring`` is False
                     raise NotLeader(engine.leader)
             index, term, configuration = images.restore_at(found)
             try:
@@ -869,13 +871,13 @@ class RaftMember:
             self.fatal(f"storage failed: {error!r}")
 
     def keep(self, task: asyncio.Future[None]) -> None:
-        """Let the member wait for ``task`` before it closes its files."""
+        """Make the member wait for the end of ``task`` before it closes its files."""
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
 
 def _end_process(reason: str) -> None:
-    """End the process: after a failed sync none of its answers can be trusted (rule 9 of docs/raft-rules.md).
+    """End the process: after a failed sync, its answers may be wrong (rule 9 of docs/raft-rules.md).
 
     The caller has logged the reason.
     """

@@ -66,7 +66,10 @@ class Promises:
         self.save_standing()
 
     def save_standing(self) -> None:
-        """Store the member state; messages wait for it only if :meth:`store_standing` changed a promise."""
+        """Store the member state in the background.
+
+        Only :meth:`store_standing` holds messages back meanwhile.
+        """
         self._standing_due = self.directory.standing_to_save()
         self._save_soon()
 
@@ -89,7 +92,7 @@ class Promises:
         self._saving = False
 
     async def _saved(self, saves: list[Callable[[], None]]) -> bool:
-        """Store the values, and wait for free space if the disk is full; return False if the member stops."""
+        """Store the values; if the disk is full, wait for free space. Return False if the member stops."""
         loop, said = asyncio.get_running_loop(), False
         while True:
             try:

@@ -84,7 +84,7 @@ class Storage:
             return []
         command = log.CONFIGURATION + encode_configuration(founding((self._config.me,)))
         self.journal.append([(log.OP_ENTRY, last + 1, term, command)])
-        self.journal.rotate()  # this syncs the journal under every durability
+        self.journal.rotate()  # begin a new segment: this syncs the journal under every durability
         self.directory.forced(voter=True)
         return [(command, last + 1, term)]
 
@@ -159,7 +159,7 @@ def join(image: SnapshotFile | None, replay: Replay) -> Recovered | None:
         offset = index - replay.base_index
         if offset < 0:
             return None
-        # base_term is None if the journal does not state it
+        # base_term is None if the journal does not have it
         terms = [replay.base_term, *(term for _, _, term in entries)]
         replaced = offset >= len(terms) or terms[offset] not in (None, index_term)
         entries = [] if replaced else entries[offset:]

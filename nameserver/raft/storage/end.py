@@ -1,21 +1,20 @@
-"""The position at which the journal ends, in its own file; at a start it shows if the journal was shortened.
+"""The position at which the journal ends, in its own file, so that a start notices a shortened journal.
 
-The file ``DATA/raft/end`` has three blocks::
+The file ``DATA/raft/end`` has three blocks. Each block has one value (a position with checksum and number)::
 
-    crc        u32   CRC-32 of the other fields
+    crc        u32   CRC-32 of the other fields of this value
     sequence   u64   number of this value; a newer value has a higher number
     segment    u64   number of the journal's last segment
     size       u64   bytes of the frames in this segment
 
 One block has the last synced value. Newer values are written to the other two blocks in turn, without a sync.
 So an interrupted write damages only one block, and the value before it is still there. If the process is
-killed, the newest value survives. After a power cut, at least the synced value is there. Values are synced
-when the journal is closed, when it begins a segment, and when it fills a segment with zeros ahead of the
-frames.
+killed, the newest value survives. After a power cut, at least the synced value is there. A value is synced
+when the journal is closed, begins a segment, or writes zeros after its frames.
 
 A frame is first written to the journal, then counted in a new value, and then acknowledged. So under
-durability ``fsync`` the value is never ahead of the durable journal. After a kill, the value counts all
-acknowledged frames.
+durability ``fsync`` the value never counts a frame that is not durable. After a kill of the process, the
+value counts all acknowledged frames.
 """
 
 from __future__ import annotations
@@ -102,7 +101,8 @@ class JournalEnd:
     def save(self, position: Position) -> None:
         """Store ``position`` without a sync; before :meth:`begin`, do nothing.
 
-        If the disk is full, the former value stays. A value that is too low does no harm.
+        If the disk is full, the former value stays. A value that is too low does no harm: it never makes a
+        complete journal look shortened.
         """
         if self._file is not None:
             block = min(_ALL_BLOCKS - {self._written, self._synced})

@@ -130,7 +130,7 @@ class DataDirectory:
             # the directory.
             for directory in (self.raft, self._root):
                 files.sync_directory(directory)
-            with contextlib.suppress(PermissionError):  # the parent may belong to another user
+            with contextlib.suppress(PermissionError):  # the parent may be another user's
                 files.sync_directory(self._root.parent)
         except (DirectoryError, OSError, RaftStartError) as error:
             self.close()
@@ -277,7 +277,7 @@ class DataDirectory:
     # ---- votes, which are stored under every durability
 
     def load_vote(self) -> tuple[int, str | None]:
-        """Return the newest term, and the member that got this member's vote in this term, None if no vote.
+        """Return the newest term, and the member that got this member's vote in it (None if no member did).
 
         Raises:
             RaftStartError: The file cannot be read.

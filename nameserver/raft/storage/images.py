@@ -79,8 +79,8 @@ class Snapshots:
         self._directory = directory
         self._files = files
         self.newest: SnapshotFile | None = None
-        # Open files by index, each with the offset of the snapshot in it. Files stay open, so a replaced
-        # snapshot stays readable (D20).
+        # Open files by snapshot index, each with the offset at which the snapshot begins in the file. Files
+        # stay open, so a replaced snapshot stays readable (D20).
         self._open: dict[int, tuple[File, int]] = {}
 
     def recover(self) -> tuple[SnapshotFile, bytes] | None:
@@ -124,7 +124,7 @@ class Snapshots:
         self.newest = SnapshotFile(index, term, len(data), path, configuration)
         try:
             self._tidy(index)
-        except OSError as error:  # the new snapshot is durable, so the caller must not take it for a failure
+        except OSError as error:  # do not raise: the new snapshot itself is durable
             logger.warning("older snapshot not deleted error=%s", error.strerror)
 
     def _tidy(self, replaced: int) -> None:
@@ -134,7 +134,8 @@ class Snapshots:
         for held in sorted(self._open)[:-_KEEP]:
             self._open.pop(held)[0].close()
         for name in self._names()[:-_KEEP]:
-            # Under durability ``memory`` indexes begin again at each start: the newest may have a low index.
+            # Keep the newest snapshot even if its index is low: under durability ``memory``, indexes begin
+            # again at each start.
             if self.newest is None or name != self.newest.path.name:
                 self._files.unlink(self._directory / name)
 
@@ -148,7 +149,7 @@ class Snapshots:
         try:
             self._files.modified_at(path)
         except FileNotFoundError:
-            return  # the store failed before the file got its name, perhaps for lack of a descriptor
+            return  # the store failed before the file got its name
         self._files.unlink(path)
         self._files.sync_directory(self._directory)
 

@@ -1,14 +1,15 @@
 """The durable log: append-only segments of checksummed frames.
 
-A frame has the operations of one group commit, so a frame is durable as a whole or not at all::
+A frame has the operations that one write stores together. It is durable as a whole or not at all::
 
     mark      4 bytes  D7 52 4B 4A
     size      u32      bytes of payload
     crc       u32      CRC-32 of salt, size and payload
     payload   msgpack  list of operations (nameserver.raft.consensus.log.Op)
 
-The first frame of a segment is its header, with salt 0: format, segment number and salt, u32 each. The salt
-is random, so that nobody can put a valid frame into the payload of another frame.
+The first frame of a segment is its header. The header's payload is the format, the segment number and a
+random salt, u32 each; its crc uses salt 0. The crc of all other frames uses the random salt, so that nobody
+can put a valid frame into the payload of another frame.
 
 A frame with a bad checksum is a torn tail if it is in the last segment and no valid frame follows it. The
 member cuts a torn tail off. It never acknowledged the entries of a torn tail, except in two cases:
@@ -301,7 +302,7 @@ class Journal:
     def keep_end(self) -> None:
         """Store the journal's present end durably, and from now on store its end after each write.
 
-        If entries may be missing, the caller has stored this fact in the member state before this call.
+        If entries may be missing, the caller must have stored this fact in the member state before.
         """
         self._end.begin(self._position)
 
@@ -353,7 +354,7 @@ class Journal:
 
     @property
     def wants_room(self) -> bool:
-        """True if :meth:`make_room` should write new zeros now, provided that no write waits."""
+        """True if :meth:`make_room` should write new zeros as soon as no write waits."""
         return self._sync and self._room - self._size < ZEROS // 2 and self._size >= self._no_room_before
 
     @property
@@ -365,7 +366,7 @@ class Journal:
         return self._room - self._size < ZEROS // 16 and self.wants_room
 
     def make_room(self) -> None:
-        """Write zeros after the frames, durably; on a full disk, do without zeros for the next frames.
+        """Write zeros after the frames durably; if the disk is full, write the next frames without zeros.
 
         Raises:
             OSError: The disk is broken; the process must end.
@@ -392,7 +393,7 @@ class Journal:
         old, old_size, old_salt = self._writing, self._size, self._salt
         try:
             self._cut(old_size)  # remove the zeros, because only the last segment may end in zeros
-            old.sync()  # otherwise a power cut could lose frames of the old segment and keep the new segment
+            old.sync()  # otherwise a power cut could lose frames of this segment but keep the new segment
             self._begin(self._segments[-1].number + 1)
         except OSError as error:
             if error.errno not in FULL_ERRNOS:

@@ -1,4 +1,4 @@
-"""A small value that is replaced in place, so that it needs no new space and is never lost.
+"""A small value that is replaced in place; it needs no new space, and survives an interrupted write.
 
 The file has two slots; each slot has blocks of its own::
 
@@ -7,9 +7,10 @@ The file has two slots; each slot has blocks of its own::
     size       u32   bytes of payload
     payload
 
-Each value is written to one slot, synced, written to the other slot, and synced. So at any time at least one
-slot is complete, and has the newest value that :meth:`Slots.save` has stored. If one slot is unreadable, the
-other slot still has the value. If both slots are unreadable, the value is lost.
+Each value is written to one slot, synced, written to the other slot, and synced. So after an interrupted
+write, at least one slot is complete, and has the newest value that :meth:`Slots.save` has stored completely.
+If one slot is unreadable, the other slot still has the value. If both slots are unreadable, the value is
+lost.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ write into the page cache blocks (also with RWF_NOWAIT, and also through the ker
 The thread reports a finished write through a descriptor that the event loop polls. If another event will wake
 the loop soon, the write is silent: the thread reports nothing, and the loop asks for finished writes.
 
-:meth:`Writer.steps` does the work. It is a generator that yields wherever it must wait. A driver runs the
-generator and does the waiting. Here the driver is a thread; in the simulator, the driver uses virtual time.
+:meth:`Writer.steps` does the work. It is a generator that yields wherever it must wait; the code that runs
+the generator then waits. In a member, a thread runs it (:class:`WriterThread`). The simulator runs it on
+virtual time.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ FULL_RETRY_S: Final = 0.5
 #: An item of the queue: journal operations with the position that is durable after them, or a function to
 #: call, or None to end the thread.
 Item: TypeAlias = tuple[int, list[Op]] | Callable[[], None] | None
-#: Values that :meth:`Writer.steps` yields. NEXT_ITEM asks the driver for the next item. DISK says that a call
-#: has just waited for the disk, so the driver need not wait. Any other value is a number of seconds to wait.
+#: Values that :meth:`Writer.steps` yields to the code that runs it. NEXT_ITEM asks for the next item. DISK
+#: says that a call has just waited for the disk, so no further wait is needed. Any other value is a number of
+#: seconds to wait.
 NEXT_ITEM: Final = None
 DISK: Final = 0.0
 Steps: TypeAlias = Generator[float | None, Item, None]
@@ -108,8 +110,8 @@ class Writer:
             silent: True if the caller will call :meth:`ask` soon anyway, so that ``done`` need not be called.
         """
         with self._lock:
-            # One flag holds for all writes. So do not silence this write while an earlier write must still
-            # call ``done``: otherwise that call would not happen either.
+            # All unfinished writes share one flag. So do not silence this write while an earlier write must
+            # still call ``done``: the earlier write would become silent, too.
             self._silent = silent and (self._silent or self.handed == self._written)
             self.handed = position
         self._thread.put((position, ops))

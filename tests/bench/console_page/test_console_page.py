@@ -1,4 +1,7 @@
-"""The console in a real browser with real nameservers: tests read, search, leave pages and come back."""
+"""The console works in a real browser with real nameservers.
+
+The tests read pages, search for topics, leave pages and come back, stop the server, and measure the traffic.
+"""
 
 from __future__ import annotations
 
@@ -142,7 +145,7 @@ def test_topic_has_an_address_and_is_shown_from_every_nameserver(
 
 
 #: JavaScript that returns the position of a link as JSON. It returns null while the page shows a nameserver
-#: as silent, because some texts on the page are longer then, and the longer texts move the link.
+#: as silent: the page then has longer texts, which move the link.
 _PLACE = """link => document.querySelector(".verdict [role=status]").textContent.includes("not answer")
   ? null : JSON.stringify(link.getBoundingClientRect())"""
 
@@ -211,7 +214,7 @@ def test_page_goes_on_after_its_server_was_gone(opened: Browser, tmp_path: Path)
     # server starts again.
     wire, http = free_addresses(2)
     server = Server(tmp_path, "--console-peers", "off", wire=wire, http=http)
-    with servers(server), page_of(opened) as (page, _):  # errors are not checked: the page's requests fail
+    with servers(server), page_of(opened) as (page, _):  # ignore the errors: the page's requests must fail
         open_at(page, server)
         expect(page.locator(".verdict")).to_contain_text("No broker is registered.")
         server.end()
@@ -258,7 +261,7 @@ def test_page_with_300_brokers_loads_less_than_20_kb_a_minute_while_nothing_chan
         devtools.send("Network.enable")
 
         def silence() -> float:
-            """Wait at least `seconds`, and until the page has read the ages; return the waiting time in s."""
+            """Wait for `seconds`, and until the page has read the ages; return the waiting time in s."""
             loaded.clear()
             tags[:] = [pair[0].get("/v1/console/pulse")["tag"]]
             begun = time.monotonic()
@@ -271,8 +274,8 @@ def test_page_with_300_brokers_loads_less_than_20_kb_a_minute_while_nothing_chan
         for _ in range(5):
             passed_s = silence()
             if len(set(tags)) == 1:
-                # Both tags are equal, so nothing changed while the test waited. If they differ, a busy
-                # machine delayed a nameserver and the page showed the nameserver as silent. In this case the
+                # Both tags are equal: nothing changed while the test waited, so the measured traffic counts.
+                # Otherwise a busy machine delayed a nameserver and the page showed it as silent. Then the
                 # test waits once more.
                 break
         assert len(set(tags)) == 1, "five times something has changed meanwhile"

@@ -1,4 +1,7 @@
-"""The console's first screen: it loads its data and its modules at the same time, and other parts later."""
+"""The console's first screen loads its data and its modules at the same time.
+
+The page loads the code of all other screens later.
+"""
 
 from __future__ import annotations
 

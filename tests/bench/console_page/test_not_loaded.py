@@ -1,4 +1,4 @@
-"""The console when one of its modules fails to load: one line says so, and all other parts still work."""
+"""If a module of the console fails to load, one line on the page says so. All other parts still work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Invented measurements (rows) with known unit costs, for tests of the arithmetic."""
+"""Invented measurements with known unit costs. They test the computation of unit costs from measurements."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from routekeeper.bench.costs.plan import QUICK, Plan, Step, steps
 from routekeeper.bench.costs.units import DESIGNS, Costs, Design, DesignCosts, Row
 from routekeeper.bench.runfolder import Machine
 
-#: CPU time in s that an invented design uses. "alone": all servers without load, per minute. "broker",
-#: "topic", "polling" (client) and "watching" (client): one idle broker, topic or client, per minute. All
-#: other keys: one event of this kind.
+#: CPU time in s that an invented design uses:
+#:
+#: - "alone": all servers without load, per minute.
+#: - "broker", "topic", "polling" and "watching": one idle broker, one topic, or one idle client that polls or
+#:   watches, per minute.
+#: - All other keys: one event of this kind.
 CPU_S: Mapping[str, float] = {
     "alone": 0.5,
     "broker": 0.00212345678,
@@ -29,9 +32,9 @@ CPU_S: Mapping[str, float] = {
 
 
 def row(step: Step, *, design: Design = "raft", minutes: float = 1.0, **values: Any) -> Row:
-    """Return the measurements of one time window (a row), with the CPU time that :data:`CPU_S` gives.
+    """Return the measurements of one time window (a row). Its CPU time follows from :data:`CPU_S`.
 
-    The CPU time is divided among three servers.
+    Three servers share this CPU time.
     """
     happened = {
         "registrations": step.brokers * step.topics if step.comes_back else 0,
@@ -70,7 +73,7 @@ def row(step: Step, *, design: Design = "raft", minutes: float = 1.0, **values: 
 
 
 def all_rows(plan: Plan = QUICK, design: Design = "raft") -> list[Row]:
-    """Return the measurements (a row) of each time window in each run of a plan."""
+    """Return one row of measurements for each time window in each run of a plan."""
     return [row(step, design=design) for life in plan.lives for step in steps(plan, life)]
 
 

@@ -1,4 +1,7 @@
-"""``mqbench advise``: the printed factors give the printed products and totals; the text names the limits."""
+"""``mqbench advise`` prints products and totals that follow from the printed factors.
+
+Its text also names the limits: sizes that were not measured, and assumptions that decide the result.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unit costs from fitted lines: they equal the known costs, ignore noise and predict combined loads."""
+"""Unit costs from fitted lines equal the known costs, ignore noise and predict combined loads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_longer_window_of_events_does_not_make_them_dearer() -> None:
         for step in steps(QUICK, "all")
     ]
     slope = design_costs("raft", rows).slopes["registration"]["cpu_s"].slope
-    # The fitted cost contains the idle cost of three brokers. The idle cost of the servers was subtracted.
+    # The fitted cost contains the idle cost of brokers, but not the idle cost of the servers.
     assert slope == pytest.approx(CPU_S["registration"] + 0.01 * CPU_S["broker"])
 
 
@@ -79,11 +79,10 @@ def test_a_quantity_that_was_not_counted_is_left_out_and_nothing_is_predicted_of
 
 
 def test_the_two_mixtures_differ_in_their_proportions() -> None:
-    """Check the two mixtures (brokers, topics, clients and events together).
+    """Check the two mixtures, which are runs with brokers, topics, clients and events together.
 
-    One mixture has many topics, and the other one has many clients. Both have as many brokers as the runs
-    that measure the cost of one broker, topic or client. So the answer to a lookup has the same length in all
-    runs.
+    One mixture has many topics, and the other one has many clients. Both have as many brokers as the plan's
+    base case. So an answer to a lookup is as long as in the runs that vary only topics or clients.
     """
     first, second = FULL.mixtures
     assert first.brokers == second.brokers == FULL.base.brokers

@@ -1,4 +1,4 @@
-"""The installed unit costs are those of the published measurements."""
+"""The unit costs that the package installs are computed from the published measurements."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_installed_costs_are_computed_from_the_published_measurements(installed:
 
 @pytest.mark.parametrize("design", DESIGNS)
 def test_cpu_per_event_is_the_slope_that_numpy_finds(installed: Costs, design: Design) -> None:
-    """Fit the measured CPU times again, without the program's own functions."""
+    """Fit lines to the measured CPU times again, without the program's own functions."""
     rows = [
         row
         for line in (MEASURED / "rows.jsonl").read_bytes().splitlines()

@@ -1,4 +1,4 @@
-"""``mqbench costs`` on real servers, with short timers."""
+"""``mqbench costs`` measures real servers with short timers, and goes on after an interrupt."""
 
 from __future__ import annotations
 

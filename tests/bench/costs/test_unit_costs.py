@@ -1,4 +1,4 @@
-"""The report page's table of the last published unit costs."""
+"""The report page has a table of the unit costs that were published last."""
 
 from __future__ import annotations
 

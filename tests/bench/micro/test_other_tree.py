@@ -1,4 +1,4 @@
-"""Benchmarks that compare with a checkout of another commit: the other commit's own code must run."""
+"""A benchmark that compares two commits runs the other commit's own code, from a checkout of that commit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.one_core]
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = ("remoting", "nameserver", "broker", "client", "bench")
-#: Name of the file that the other tree's nameserver creates; the file proves that the other tree's code ran.
+#: Name of a file that only the copied tree's nameserver creates. So the file proves that this code ran.
 PLANTED = "planted"
 
 
@@ -28,8 +28,8 @@ PLANTED = "planted"
 def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a copy of this source tree with two planted changes, in one of three package layouts.
 
-    Older and newer commits have different package layouts. All tests of one layout share a copy, because the
-    first program that runs in a copy has to compile all files.
+    There are three layouts, because older commits have other package layouts. All tests of one layout share a
+    copy, because the first program that runs in a copy has to compile all files.
     """
     tree = tmp_path_factory.mktemp("other") / "tree"
     for folder in FOLDERS:
@@ -65,7 +65,7 @@ def test_registrations_are_decoded_by_the_other_tree(other: Path, tmp_path: Path
     sent = [frame.hex() for frame in registration.frames(1, compressed=False)]
     cases.write_text(json.dumps({"one": (sent, 20)}))
     with registration.Worker(ROOT, cases) as this, registration.Worker(other, cases) as that:
-        # CPU time in us of one decoding: the planted code of the other tree adds up 100,000 numbers each time
+        # CPU time in us of one decoding; it is long, because the copy's planted code adds up 100,000 numbers
         assert that.time("one") > 500 > this.time("one")
 
 

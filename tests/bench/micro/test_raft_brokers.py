@@ -1,4 +1,4 @@
-"""Idle brokers and watchers of the raft benchmark: requests that they send and answers that they read."""
+"""The raft benchmark's idle brokers and watchers send the right requests and read the answers correctly."""
 
 import json
 import struct
@@ -87,7 +87,7 @@ def test_our_broker_registers_and_says_the_same_again() -> None:
     assert commands[0].body == commands[1].body
 
 
-# -- ZooKeeper ---------------------------------------------------------------------------------------
+# -- brokers and watchers of ZooKeeper ---------------------------------------------------------------
 
 
 def test_jute_broker_creates_lasting_parents_and_ephemeral_nodes_of_its_own() -> None:

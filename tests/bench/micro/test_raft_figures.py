@@ -1,4 +1,4 @@
-"""The tables and targets that the raft benchmark computes from samples."""
+"""The raft benchmark computes its tables from samples, and says which targets are reached or missed."""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""The raft benchmark with real systems: they accept hand-encoded requests and replace a stopped leader."""
+"""The raft benchmark works with real systems.
+
+They accept the requests that the benchmark encodes itself, and they replace a stopped leader.
+"""
 
 import json
 import signal
@@ -17,8 +20,8 @@ from routekeeper.bench.wires.brokers import nodes
 pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(300)]
 BROKERS = 4
 TOPICS = 2
-#: Election timeout in ms. A busy machine may delay the leader's heartbeats, and a shorter timeout would then
-#: cause elections.
+#: Election timeout in ms. It is long: a busy machine may delay the leader's heartbeats, and a shorter timeout
+#: would then cause elections.
 ELECTION_MS = 3000
 LEASE_S = 6
 
@@ -106,6 +109,6 @@ def test_leader_that_is_stopped_is_replaced_and_comes_back(system: System) -> No
     finally:
         system.bring_back(leader, stopped=True)
     system.wait_healthy()
-    # A stopped leader (SIGSTOP) keeps its connections, so members notice only that heartbeats stop. The last
-    # heartbeat came at most one heartbeat period before the stop.
+    # SIGSTOP leaves the leader's connections open, so members only notice that no more heartbeats come. The
+    # last heartbeat came at most one heartbeat period before the stop.
     assert figures["ms"] > ELECTION_MS / 2

@@ -1,4 +1,4 @@
-"""Plans of the raft benchmark: equal timers, the kernel's byte counters, waiting for a process's end."""
+"""The raft benchmark plans equal timers, counts bytes per connection, and waits until a process has ended."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ def test_equal_timers_are_noticed_alike() -> None:
     assert timers.election_ms is not None
     assert timers.borne_ms("routekeeper-fsync") == (600, 1200)
     borne, same = timers.borne_ms("zookeeper")
-    # Each of two followers draws a timeout from T to 2T. The shorter of the two timeouts is 4/3 T on average.
+    # In raft mode, each of two followers draws a timeout from T to 2T. The shorter one is 4/3 T on average.
     assert borne == same == timers.election_ms * 4 / 3
     # ZooKeeper's leader sends a ping every half tick. RouteKeeper's leader sends six heartbeats per election
     # timeout.

@@ -1,4 +1,4 @@
-"""The load generator of the raft benchmark: its requests and how it reads answers, in each protocol."""
+"""The raft benchmark's load generator encodes requests and reads answers correctly in each protocol."""
 
 import struct
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def one_by_one(wire: Wire, data: bytes) -> list[Answer]:
     return [answer for at in range(len(data)) for answer in wire.feed(data[at : at + 1])]
 
 
-# -- remoting ----------------------------------------------------------------------------------------
+# -- RocketMQ's remoting protocol (RouteKeeper's nameservers) ----------------------------------------
 
 
 def test_remoting_write_is_a_full_registration_with_one_topic_changed() -> None:
@@ -95,7 +95,7 @@ def test_remoting_answers_are_told_apart_and_refusals_named() -> None:
     ]
 
 
-# -- jute --------------------------------------------------------------------------------------------
+# -- jute, the protocol of ZooKeeper -----------------------------------------------------------------
 
 
 def test_jute_session_begins_with_an_empty_session_and_password() -> None:

@@ -1,4 +1,4 @@
-"""Generated run folders for the report's scale test have the same file format as real run folders."""
+"""The generated run folders that test large reports have the same file format as real run folders."""
 
 from pathlib import Path
 

@@ -1,4 +1,7 @@
-"""Registration storms (all brokers register at once): frames, multi requests, the result table, arguments."""
+"""Parts of the benchmark of registration storms, in which all brokers register at once.
+
+The tests check the frames, the multi requests to ZooKeeper, the result table and the arguments.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from routekeeper.remoting.route import DataVersion
 VERSION = DataVersion(timestamp=1_700_000_000_123, counter=7)
 
 
-# -- nameservers -----------------------------------------------------------------------------------------
+# -- registrations at nameservers ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -44,7 +47,7 @@ def test_nameserver_reads_a_registration_made_of_shared_bytes(compressed: bool) 
     assert set(decoded.table) == {topic_name(number) for number in range(30)}
 
 
-# -- ZooKeeper -------------------------------------------------------------------------------------------
+# -- registrations in ZooKeeper --------------------------------------------------------------------------
 
 
 def granted(session: Session, number: int = 99, password: bytes = b"p" * 16) -> None:
@@ -91,7 +94,8 @@ def reply(xid: int, *errors: int) -> bytes:
     ("errors", "error"),
     [
         ((), None),
-        # error -110: the node exists (from an earlier attempt); -2: the server then skipped the second node
+        # error -110: an earlier attempt has created the node; -2: after an error, the server skips later
+        # nodes
         ((-110, -2), None),
         ((0, -101), "error -101"),
         ((-112, -2), "error -112"),
@@ -127,7 +131,7 @@ def test_ping_is_answered_apart_from_requests() -> None:
     assert session.feed(text(struct.pack(">iqi", -2, 5, 0))) == [Answer(-2, None, b"")]
 
 
-# -- figures and the table -------------------------------------------------------------------------------
+# -- figures and the result table ------------------------------------------------------------------------
 
 
 def sample(wait_ms: float, own_ms: float = 0.0, outcome: str = "ok") -> Sample:
@@ -144,9 +148,9 @@ def test_longest_wait_leaves_out_the_bystanders_own_pauses() -> None:
 def test_percentiles_count_the_queries_that_a_stalled_client_did_not_send() -> None:
     found = waits([*(sample(0.5) for _ in range(998)), sample(200), sample(100)])
     assert found["wait_ms_p50"] == pytest.approx(0.5)
-    # A client that waits 200 ms should have sent a query every 2 ms, so the wait counts as 100 queries (200,
-    # 198, ... ms). A wait of 100 ms counts as 50 queries. Of all 1,148 queries, the 12th longest is the 99th
-    # percentile.
+    # A client should send a query every 2 ms. So a client that waits 200 ms counts as 100 queries, which wait
+    # 200, 198, ... ms. A wait of 100 ms counts as 50 queries. The 99th percentile of all 1,148 queries is the
+    # 12th longest one.
     assert found["wait_ms_p99"] == pytest.approx(200 - 2 * 11)
 
 

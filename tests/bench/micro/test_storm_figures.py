@@ -1,4 +1,4 @@
-"""Registration storms: waiting times for right answers, samples, returning brokers, names, JVM memory."""
+"""Figures of registration storms: waiting times, samples, times of returning brokers, and JVM memory."""
 
 from __future__ import annotations
 
@@ -87,7 +87,10 @@ class Written:
 
 
 def test_refused_registration_ends_with_its_last_answer() -> None:
-    """An answer that comes after the refusal must not count for the broker's next try."""
+    """Check that a refused registration ends only after its last answer.
+
+    If it ended earlier, a late answer would count for the broker's next try.
+    """
     plan = brokers.Plan(
         kind="jute", servers=["127.0.0.1:1"], brokers=1, topics=5 * NODES_PER_MULTI, resident=False
     )

@@ -1,4 +1,7 @@
-"""Small registration storms with real servers: totals, right answers, and measured pauses of the servers."""
+"""Small registration storms with real servers give complete counts and end with right answers.
+
+A pause of a server shows in the measured waiting times, but a pause of the benchmark's process does not.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,11 @@ pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.slow, pytest.
 
 BROKERS, TOPICS = 4, 20
 PAUSE_S = 0.5
-#: Number of attempts at each test of a pause, because a busy machine may delay the test's processes.
+#: How often a test of a pause is tried, because a busy machine may delay the test's processes.
 TRIES = 20
-#: Longest time in ms of a bystander's own pause that may remain in a waiting time. The querying process
-#: ("bystander") subtracts its own pauses, except for the first millisecond of each cycle of its loop.
+#: The process that sends the queries ("bystander") subtracts its own pauses from waiting times, except for
+#: the first millisecond of each iteration of its loop. So this many ms of a pause may remain in a waiting
+#: time.
 ROUND_MS = 1.5
 Rows = list[dict[str, Any]]
 
@@ -113,9 +117,9 @@ def test_every_topic_lists_every_broker_after_the_storm(storm: tuple[Life, Rows]
 
 
 def asked_while(life: Life, happens: Callable[[], None]) -> list[Sample]:
-    """Run an action; return the queries sent from 0.1 s before to 0.1 s after it.
+    """Run an action; return the queries that were sent from 0.1 s before the action to 0.1 s after it.
 
-    The querying process ("bystander") has one query in flight at each server.
+    The process that sends them ("bystander") always has one query in flight at each server.
     """
     life.bystander.ask(b"start")
     time.sleep(0.1)
@@ -127,7 +131,7 @@ def asked_while(life: Life, happens: Callable[[], None]) -> list[Sample]:
 
 @dataclasses.dataclass(slots=True)
 class Pause:
-    """A period in which a process certainly did not run: begin and end in ns."""
+    """A period in which a process certainly did not run: its start and its end in ns."""
 
     stopped_ns: int = 0
     resumed_ns: int = 0
@@ -180,8 +184,8 @@ def test_pause_of_a_server_shows_in_the_bystanders_waits(storm: tuple[Life, Rows
             break
     assert answered == set(range(MEMBERS)) - {index}, "the others are asked all the while"
     (query,) = waiting
-    # A query measures only a part of the pause: the pause may begin before the query is sent, and the
-    # querying process (bystander) may pause itself.
+    # A query measures only a part of the pause: the pause may begin before the query is sent, and the process
+    # that sends it (bystander) may be paused, too.
     visible_ns = pause.resumed_ns - max(query.sent_ns, pause.stopped_ns) - query.own_ns
     published = waits([one for one in samples if one.server == index])
     assert published["wait_ms_longest"] >= visible_ns / 1e6
@@ -195,7 +199,7 @@ def test_pause_of_the_bystander_is_not_published_as_a_servers(storm: tuple[Life,
     pause = Pause()
 
     def both() -> None:
-        """Pause a server for 0.1 s, so that a query waits for an answer; pause the bystander for longer."""
+        """Pause a server for 0.1 s, and the bystander for longer, while its query waits for an answer."""
         try:
             Pause().stop(server)
             time.sleep(0.05)
@@ -209,7 +213,7 @@ def test_pause_of_the_bystander_is_not_published_as_a_servers(storm: tuple[Life,
     for _ in range(TRIES):
         samples = asked_while(life, both)
         in_flight = [one for one in pause.waiting(samples, index) if one.sent_ns < pause.stopped_ns]
-        if in_flight:  # otherwise no query was in flight when the bystander was paused: try again
+        if in_flight:  # else try again: no query was in flight when the bystander was paused
             break
     (query,) = in_flight
     stood_still_ms = (pause.resumed_ns - pause.stopped_ns) / 1e6

@@ -1,4 +1,4 @@
-"""The benchmark of disk syncs measures each kind of file, and refuses invalid arguments."""
+"""The benchmark of disk syncs measures syncs of each kind of file, and refuses invalid arguments."""
 
 from pathlib import Path
 

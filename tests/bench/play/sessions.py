@@ -54,8 +54,8 @@ class Session:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            # TMPDIR of all processes is the test's folder, so their command lines contain its path. By this
-            # path, a test finds the processes that still run.
+            # All processes get the test's folder as TMPDIR, so their command lines contain this path. The
+            # test finds processes that still run by this path.
             env={**os.environ, "TMPDIR": str(out), **(environment or {})},
         )
         assert self.process.stdout is not None
@@ -87,7 +87,7 @@ class Session:
         """Return all descendants of the process."""
         return psutil.Process(self.process.pid).children(recursive=True)
 
-    # -- HTTP ---------------------------------------------------------------------------------------------
+    # -- HTTP requests to the playground ------------------------------------------------------------------
 
     def ask(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
@@ -240,8 +240,8 @@ def mend(played: Session) -> None:
 
     Do nothing if every design is whole (see :func:`is_whole`).
     """
-    # This state shows every fault that a test has ordered, because the playground answers an order only after
-    # the state shows its fault.
+    # This state shows every fault that a test has caused: the playground answers a command only after the
+    # state shows the command's fault.
     if all(map(is_whole, played.state().designs)):
         return
     played.do(Order(do="heal"))
@@ -254,7 +254,7 @@ def mend(played: Session) -> None:
 
 
 def at_once(folder: Path) -> int:
-    """Rewrite a saved session so that all its changes happen at its begin; return the last change's id.
+    """Rewrite a saved session so that all its changes happen at its start; return the last change's id.
 
     A page that replays the session then shows the last state at once.
     """

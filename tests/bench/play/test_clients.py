@@ -1,4 +1,4 @@
-"""Process of the playground's clients: several threads write lines to its stdout at the same time."""
+"""The process of the playground's clients writes whole lines, although several threads write at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLIENTS = [sys.executable, "-m", "routekeeper.bench.play.clients"]
 
 
 def config_of(names: list[str], folder: Path) -> Path:
-    """Write the settings of clients whose nameserver does not run; return the settings file."""
+    """Write a settings file for clients whose nameserver does not run; return the file's path."""
     config = ClientsConfig(
         arm=ArmConfig(
             kind="remoting",
@@ -72,7 +72,10 @@ def test_each_line_is_one_write(tmp_path: Path, environment: dict[str, str]) -> 
 
 
 def test_a_client_that_fails_ends_the_process_and_says_so(tmp_path: Path) -> None:
-    """Without an error text, the failed client would look like a client that queries slowly."""
+    """Check that a failed client ends the process with an error text.
+
+    Without the text, the failed client would look like a client that queries slowly.
+    """
     (tmp_path / "sitecustomize.py").write_text(
         "from routekeeper.bench.arms.remoting import RemotingClientSession as Session\n"
         "Session.look_up = lambda self, topic: 1 // 0\n"

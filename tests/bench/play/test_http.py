@@ -1,4 +1,4 @@
-"""The playground's check of HTTP requests: it refuses pages of other origins, and foreign host names.
+"""The playground refuses HTTP requests of pages from other origins, and requests to foreign host names.
 
 A foreign host name may resolve to this machine (DNS rebinding).
 """

@@ -1,6 +1,7 @@
-"""Pages that watch a playground: a page first gets the whole state, or all changes that it missed.
+"""A page that watches a playground first gets the whole state, or all changes that it missed.
 
-The hub must not store many events for a page that does not read its events.
+The class Hub sends events to the pages. It ends the stream of a page that does not read its events, so that
+it never stores many events.
 """
 
 from __future__ import annotations

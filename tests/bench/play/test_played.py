@@ -1,4 +1,4 @@
-"""A playground of real processes: its page shows the effect of orders, and faults that others caused."""
+"""A playground of real processes shows the effects of its commands, and faults that others caused."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 @pytest.fixture
 def whole(played: Session) -> Iterator[Session]:
-    """Yield the playground without faults, before and after a test: every client gets the right answer."""
+    """Yield the playground without faults; heal all faults before and after each test."""
     mend(played)
     yield played
     mend(played)
@@ -67,7 +67,7 @@ def of_session(folder: Path) -> list[psutil.Process]:
 
 
 def link_is(dialler: str, acceptor: str, **facts: object) -> Callable[[Design], bool]:
-    """Return a test of a design: it passes if the named fields of a link have these values."""
+    """Return a function that checks if the named fields of a design's link have these values."""
 
     def shown(design: Design) -> bool:
         found = msgspec.structs.asdict(link(design, dialler, acceptor))
@@ -76,7 +76,7 @@ def link_is(dialler: str, acceptor: str, **facts: object) -> Callable[[Design], 
     return shown
 
 
-# -- first line of the output, and exit -------------------------------------------------------------------
+# -- the first line of output, and the end of the process -------------------------------------------------
 
 
 def test_first_line_names_the_page_timers_start_the_design_again_and_ctrl_c_leaves_no_process(
@@ -104,9 +104,9 @@ def test_a_signal_while_the_designs_start_leaves_no_process(tmp_path: Path) -> N
 
 
 def test_a_start_that_fails_half_way_is_said_and_leaves_no_process(tmp_path: Path) -> None:
-    """Make the start fail: the test kills the proxy after the servers have started.
+    """Kill the proxy after the servers have started, so that the playground's start fails.
 
-    The proxy's Python waits at its start, so the proxy is never ready.
+    A module ``sitecustomize`` makes the proxy wait at its start, so the proxy is killed before it is ready.
     """
     own = tmp_path / "own"
     own.mkdir()
@@ -125,10 +125,10 @@ def test_a_start_that_fails_half_way_is_said_and_leaves_no_process(tmp_path: Pat
 
 
 def test_a_design_that_is_not_read_any_more_is_shown_as_failed(tmp_path: Path) -> None:
-    """Write a line that is not JSON to the output of the clients' process: the design is shown as failed.
+    """Write a line that is not JSON to the clients' output, and check that the design is shown as failed.
 
-    The playground can then read no more answers of this design's clients. If it did not report the failure,
-    the page would show an old state for ever.
+    After such a line, the playground reads no more answers of this design's clients. If it did not report the
+    failure, the page would show an old state for ever.
     """
     with session("--designs", "independent", "--divisor", "60", out=tmp_path) as made:
         made.await_started()
@@ -143,7 +143,7 @@ def test_a_design_that_is_not_read_any_more_is_shown_as_failed(tmp_path: Path) -
         made.await_started()
 
 
-# -- orders ------------------------------------------------------------------------------------------------
+# -- commands to the playground ----------------------------------------------------------------------------
 
 
 def test_a_killed_broker_is_shown_down_its_listing_wrong_and_its_return_right(whole: Session) -> None:
@@ -186,7 +186,7 @@ def test_a_paused_leader_is_followed_by_another_one_and_resumed(whole: Session) 
 def test_a_server_that_restarts_empty_knows_no_broker_before_it_has_reported(whole: Session) -> None:
     before = server(whole.design("independent"), "nameserver-0").pid
     brokers = [each.name for each in whole.design("independent").brokers]
-    # Pause the brokers: divided timers are short, so a broker could register before a test sees the empty
+    # Pause the brokers: with these short timers, a broker could register before the test sees the empty
     # server.
     for name in brokers:
         whole.do(Order(do="pause", target=name, designs=["independent"]))
@@ -219,8 +219,7 @@ def test_a_client_that_connects_anew_asks_the_server_that_it_is_sent_to(whole: S
             last = [client(whole.design(name), "client-1").last for name in ("independent", "raft")]
             if all(each is not None and each.server == server_name for each in last):
                 return True
-            # A client that waits too long for a delayed server connects to the next server. So give the order
-            # again.
+            # If the server answers late, the client connects to the next server. So give the command again.
             whole.do(Order(do="reconnect", target="client-1", to=server_name))
             return False
 
@@ -304,7 +303,7 @@ def test_an_order_that_makes_no_sense_is_refused_in_one_line(whole: Session) -> 
     )
 
 
-# -- faults that the playground did not order --------------------------------------------------------------
+# -- faults that no command to the playground caused -------------------------------------------------------
 
 
 def test_a_server_that_somebody_else_kills_is_shown_down(whole: Session) -> None:
@@ -333,7 +332,7 @@ def proxy_of(whole: Session, design: str) -> psutil.Process:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the proxy's stdin is reached through /proc")
 def test_a_link_that_somebody_else_cuts_is_shown_cut_and_its_client_out_of_reach(whole: Session) -> None:
-    """The test sends the command to the proxy directly, so the playground has not ordered this cut."""
+    """Send the command for a cut directly to the proxy, so that the playground does not know of it."""
     directions = [("client-3", f"broker-{number}") for number in range(3)]
     command = msgspec.json.encode(Command(do="cut", directions=[*directions, ("client-3", "nameserver-0")]))
     with open(f"/proc/{proxy_of(whole, 'raft').pid}/fd/0", "wb") as stdin:
@@ -396,7 +395,7 @@ def test_the_seventeenth_page_that_watches_is_refused(whole: Session) -> None:
         assert whole.ask("GET", "/v1/events")[0] == 503
 
 
-# -- HTTP requests that may give orders --------------------------------------------------------------------
+# -- HTTP requests: which ones may give commands to the playground -----------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -485,7 +484,7 @@ def test_a_folder_without_a_session_is_refused_in_one_line(tmp_path: Path) -> No
     ]
 
 
-# -- counters ----------------------------------------------------------------------------------------------
+# -- counters of answers since the newest fault ------------------------------------------------------------
 
 
 def test_counters_begin_again_with_a_fault_and_count_every_answer_since(whole: Session) -> None:

@@ -1,4 +1,4 @@
-"""Event files of a played session: the time span of each fault, and the instant at which it was healed."""
+"""The event files of a playground's session tell when each fault began and when it was healed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.slow]
 
 
 def test_a_fault_is_taken_back_by_the_order_that_does_so_whatever_came_between(tmp_path: Path) -> None:
-    """Give orders to a session that starts no process and only records the orders."""
+    """Give commands to a session that starts no process and only records the commands."""
     plan = plan_of(60.0)
     played = PlayedSession(
         SessionPlan(

@@ -1,4 +1,4 @@
-"""The report can read saved sessions of the playground, because run folders of both have the same format."""
+"""The report can read saved sessions of the playground: they have the same format as a comparison's runs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def a_saved_session(work: Path, out: Path, arm: DesignName) -> None:
 
 
 def test_a_page_is_made_of_a_saved_session(tmp_path: Path, spark: SparkSession) -> None:
-    """The fixture ``spark`` starts the Spark session that :func:`build_report` uses."""
+    """Make a page; the fixture ``spark`` starts the Spark session that :func:`build_report` uses."""
     from routekeeper.bench.report.job import build_report
 
     out = tmp_path / "saved"

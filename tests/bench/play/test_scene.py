@@ -1,4 +1,7 @@
-"""The state of one design, computed only from observed processes, servers and links, and clients' answers."""
+"""The playground computes the state of a design only from its observations and from clients' answers.
+
+It observes the design's processes, servers and links.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,7 @@ def verdict(stand: Stand, client: int = 0) -> str | None:
 
 
 def test_an_answer_is_judged_by_a_look_that_comes_after_it() -> None:
-    """Let a broker die. Then a client gets an answer that lists the broker, before the next observation."""
+    """Let a broker die; before the next observation, a client gets an answer that lists the broker."""
     stand = Stand()
     stand.look()
     stand.answer([0, 1, 2], at_ms=150)

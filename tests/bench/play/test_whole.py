@@ -1,4 +1,4 @@
-"""The test helper `is_whole`: it is true for a design without faults, and false after each kind of fault."""
+"""The test helper `is_whole` is true for a design without faults, and false after each kind of fault."""
 
 from __future__ import annotations
 

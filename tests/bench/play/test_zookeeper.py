@@ -1,4 +1,4 @@
-"""ZooKeeper in the playground: separate sessions read the servers' state, and clients set watches."""
+"""The playground shows a ZooKeeper ensemble's leader, its brokers and its watching clients as they are."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def test_leader_brokers_and_watching_clients_are_shown_as_the_ensemble_has_them(
         )
         assert isinstance(roles, Design)
         term = max(each.term or 0 for each in roles.servers)
-        # Kill the leader by name. The order's target "leader" may mean any server if the leader answers late.
+        # Kill the leader by its name. With the target "leader", the playground may kill another server if the
+        # leader answers late.
         (struck,) = [each.name for each in roles.servers if each.role == "leader"]
         (outcome,) = made.do(Order(do="kill", target=struck)).outcomes
         assert (outcome.target, outcome.result) == (struck, "applied")

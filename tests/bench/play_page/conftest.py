@@ -1,4 +1,4 @@
-"""Playgrounds and a browser; all tests of a module share them."""
+"""Fixtures for tests of the playground's page: a browser, and playgrounds that a module's tests share."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Shown:
         return found
 
     def node(self, name: str, design: str = "independent", state: str | None = None) -> str:
-        """Return the selector of a process in a design's drawing; `state` limits it to that state."""
+        """Return a selector that matches a process in a design's drawing, only in `state` if it is given."""
         shown = "" if state is None else f'[data-state="{state}"]'
         return f'[data-design="{design}"] [data-id="{name}"]{shown}'
 
@@ -43,7 +43,7 @@ class Shown:
         self.see(self.node(name, design, state))
 
     def link(self, dialler: str, acceptor: str, state: str, design: str = "independent") -> str:
-        """Return the selector of a link in a design's drawing, if the link is in this state."""
+        """Return a selector that matches a link in a design's drawing while the link is in this state."""
         return f'[data-design="{design}"] [data-link="{dialler}>{acceptor}"][data-state="{state}"]'
 
     def drawn(self) -> None:
@@ -60,7 +60,7 @@ class Shown:
 
         Args:
             of: Part of the form, for example ``server``.
-            do: Order of the button, for example ``kill``.
+            do: Command of the button, for example ``kill``.
             choices: Values to select, by name of the field.
         """
         for name, value in choices.items():

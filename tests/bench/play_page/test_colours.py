@@ -1,4 +1,4 @@
-"""Colours of the drawings: contrast with each background, in light and dark; no two states look alike."""
+"""The drawings' colours have enough contrast on light and on dark pages, and no two states look alike."""
 
 import re
 from importlib import resources

@@ -1,4 +1,8 @@
-"""The five lessons of the playground, run to their end: their sentences must agree with the session's log."""
+"""The sentences at the end of the playground's five lessons agree with the session's log.
+
+Before a lesson runs, its reader makes a choice: the result that the reader expects. After the lesson, the
+page says which choice came true.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.timeout(1_200)]
 
 NAMES = {"independent": "Independent", "raft": "Raft", "zookeeper": "ZooKeeper"}
 LESSON_MS = 300_000
-"""Milliseconds that a test waits for a lesson with divided timers. Even the longest lesson ends before."""
+"""Longest time in ms that a test waits for a lesson with divided timers. All lessons take less time."""
 LESSONS_S = 180.0
 """Seconds within which all five lessons together must end."""
 LESSONS = ("restart-empty", "leader-dies", "network-parts", "silence", "poll-or-watch")
@@ -56,7 +60,7 @@ def play_once(page: Shown, lesson: str, choice: str) -> bool:
 
 
 def play(page: Shown, lesson: str, choice: str) -> str:
-    """Run a lesson until all its events happen in time; return the choice (prediction) that came true."""
+    """Run a lesson, up to PLAYS times, until its events happen in time; return the choice that came true."""
     page.page.click(f'[data-lesson="{lesson}"]')
     for _ in range(PLAYS - 1):
         if play_once(page, lesson, choice):
@@ -94,18 +98,18 @@ def design_of(state: State, name: str) -> Design:
 
 
 def instant_of(log: Log, do: str) -> int:
-    """Return the time in ms at which the playground applied the newest order of a kind, such as ``kill``."""
+    """Return the time in ms at which the playground applied the newest command of a kind."""
     return max(each.done.at_ms for each in log.changes if each.done is not None and each.done.order.do == do)
 
 
 def settled_ms_of(seen: list[tuple[int, State]], name: str, test: Callable[[Design], bool]) -> int | None:
-    """Return the time in ms from the first state to the state from which on a test passes until the end.
+    """Return the time in ms from the first state until a design meets a condition for good.
 
-    Return None if a design fails the test in the last state.
+    Return None if the design does not meet the condition in the last state.
 
     Args:
         seen: Pairs of time in ms and state, in order of time.
-        test: Function that returns True if a design's state passes the test.
+        test: Function that returns True if a design's state meets the condition.
     """
     from_ms: int | None = None
     for at_ms, state in seen:
@@ -117,9 +121,9 @@ def settled_ms_of(seen: list[tuple[int, State]], name: str, test: Callable[[Desi
 
 
 def settled_ms(states: list[State], name: str, broker: str, from_ms: int, until_ms: float) -> int | None:
-    """Return the time in ms from `from_ms` until all clients' last answers left out a broker for good.
+    """Return the time in ms from `from_ms` until every client's last answer lacked a broker for good.
 
-    Return None if not all last answers leave out the broker in the last state before `until_ms`.
+    Return None if this was not so in the last state before `until_ms`.
     """
     since: int | None = None
     within = [each for each in states if each.at_ms <= from_ms][-1:]
@@ -139,14 +143,14 @@ def since(log: Log, from_ms: int, until_ms: float = float("inf")) -> list[tuple[
 
 
 def held_ms(seen: list[tuple[int, State]], name: str, test: Callable[[Design], bool]) -> int:
-    """Return the total time in ms in which a design was in states that pass the test."""
+    """Return the total time in ms for which a design met a condition."""
     return sum(
         end_ms - begin_ms for (begin_ms, state), (end_ms, _) in pairwise(seen) if test(design_of(state, name))
     )
 
 
 def first_ms(seen: list[tuple[int, State]], name: str, test: Callable[[Design], bool]) -> int | None:
-    """Return the time in ms from the first state until a design first passes a test, or None."""
+    """Return the time in ms from the first state until a design met a condition, or None if it never did."""
     return next((at_ms - seen[0][0] for at_ms, state in seen if test(design_of(state, name))), None)
 
 
@@ -165,9 +169,9 @@ def bad_answers(log: Log, name: str) -> list[int]:
 
 
 def quiet_since(log: Log, name: str, fault_ms: int) -> int | None:
-    """Return the time in ms at which the last time span without faults before a fault began.
+    """Find the last quiet period (no faults) before a fault; return the time in ms at which it began.
 
-    Return None if this time span is shorter than 2 s.
+    Return None if the quiet period lasted less than 2 s until the fault.
     """
     quiet_ms: int | None = None
     for change, state in zip(log.changes, pictures(log), strict=True):
@@ -198,13 +202,13 @@ def first_answer(seen: list[tuple[int, State]], name: str) -> list[str]:
     asked = [last for _, state in seen if (last := design_of(state, name).clients[1].last) is not None]
     of_one = [each for each in asked if each.server == "nameserver-1" and each.brokers is not None]
     later = [each for each in of_one if each.done_ms > seen[0][0]]
-    # If the first answer equals the previous answer, the log has no entry for the first answer: use the
-    # previous answer.
+    # The log has no entry for an answer that equals the one before. So if no later entry exists, the first
+    # answer was equal to the newest earlier one.
     return (later or of_one[-1:])[0].brokers or []
 
 
 def tells_of_the_empty_server(log: Log, happened: str, sentences: str) -> None:
-    """Check that the first answers of server 1 confirm the choice that came true; check the two sentences."""
+    """Check that the session's log confirms the choice that came true and the lesson's two sentences."""
     restart_ms = instant_of(log, "restart-empty")
     seen = since(log, restart_ms)
     first = {name: first_answer(seen, name) for name in DESIGNS}
@@ -215,7 +219,7 @@ def tells_of_the_empty_server(log: Log, happened: str, sentences: str) -> None:
         frozenset(DESIGNS): "none-knows",
     }
     assert happened == names.get(frozenset(found), "other"), first
-    # Server 1 restarted, and no broker has registered at it before its first answer. So server 1 can know
+    # Server 1 restarted, and its first answer came before any broker registered at it. So server 1 could know
     # brokers only from another server, but independent nameservers do not exchange routes.
     assert first["independent"] == []
     for name in DESIGNS:
@@ -233,7 +237,7 @@ def tells_of_the_empty_server(log: Log, happened: str, sentences: str) -> None:
 
 
 def tells_of_the_new_leader(log: Log, happened: str, sentences: str) -> None:
-    """Check that clients' answers confirm the choice that came true; check the time without a leader."""
+    """Check that the session's log confirms the choice that came true and the times without a leader."""
     killed_ms = instant_of(log, "kill")
     begun_ms = max(each.mark.at_ms for each in log.changes if each.mark is not None)
     last = since(log, killed_ms)[-1][1]
@@ -315,7 +319,7 @@ def tells_of_the_copies(log: Log, happened: str, sentences: str) -> None:
 
 
 def on_the_smaller_side(log: Log) -> str:
-    """Return the choice that came true: which designs answered client 0 for most of the partition."""
+    """Find the designs that answered client 0 for most of the partition; return the choice that fits."""
     parted_ms, healed_ms = instant_of(log, "part"), instant_of(log, "heal")
     states = pictures(log)
     shown = [each for each in states if each.at_ms <= parted_ms][-1:]
@@ -376,7 +380,7 @@ def tells_of_the_silence(log: Log, happened: str, sentences: str) -> None:
 
 
 def tells_of_the_partition(log: Log, happened: str, sentences: str) -> None:
-    """Check that the page shows the same result of the lesson (``happened``) as the session's log."""
+    """Check that the session's log confirms the choice that came true (``happened``)."""
     assert happened == on_the_smaller_side(log), sentences
 
 

@@ -1,4 +1,4 @@
-"""A module of the playground's page that fails to load: one line on the page says so."""
+"""If a module of the playground's page fails to load, one line on the page says so."""
 
 from __future__ import annotations
 

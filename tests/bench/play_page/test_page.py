@@ -1,4 +1,8 @@
-"""The playground's page: faults, earlier states, an ended playground, a saved session, accessibility."""
+"""The playground's page works in a real browser.
+
+The tests check faults and repairs, earlier states, saved sessions, accessibility, and a playground that has
+ended.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +89,7 @@ def test_squares_of_a_client_are_the_route_of_the_topic_that_it_uses_now(
     opened: Browser, one: Session
 ) -> None:
     with shown(opened, one) as page:
-        # the page must show the newest topic as the newest, even if its name is first in the alphabet
+        # clients use the newest topic, even if its name is the first in the alphabet
         page.page.fill("#topic", "Alpha")
         page.press("topic", "make-topic")
         one.shows("independent", lambda d: d.topics[-1] == "Alpha", "the topic")
@@ -222,7 +226,7 @@ def test_a_saved_session_is_played_again_and_nothing_can_be_done_to_it(
         repair(page)
         page.page.click("#save")
         folder = page.see("#notice code").inner_text()
-    at_once(Path(folder))  # all changes at once, because the replay would take seconds
+    at_once(Path(folder))  # so that the replay shows all changes at once
     with session("--replay", folder, out=tmp_path) as again, shown(opened, again) as page:
         expect(page.page.locator("#live")).to_have_text("A saved session, played again")
         assert page.page.locator('#faults button[data-of="server"]').first.is_disabled()

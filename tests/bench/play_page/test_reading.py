@@ -1,4 +1,4 @@
-"""Explanations on the playground's page: the page explains each sign to a reader who does not know it."""
+"""The playground's page explains each sign to a reader who sees it for the first time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Time on the playground's page: steps from event to event, the past, slow machines, space for lessons."""
+"""On the playground's page, a user can go from event to event and see earlier states.
+
+The page also says when the machine is slow, and a lesson and the time strip fit on one screen.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ def again(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
         written.fault(FAULT_MS + 10, "kill", "nameserver-0"),
         client(FAULT_MS + 200, "none"),
         client(FAULT_MS + 500, "right"),
-        client(END_MS, "stale", "client-3"),  # sets the session's end; the time strip shows no mark for it
+        client(END_MS, "stale", "client-3"),  # sets the session's end; the time strip has no mark for it
     ]
     changes.sort(key=lambda change: change.at_ms)
     out: Path = tmp_path_factory.mktemp("again")
@@ -70,7 +73,7 @@ def whole(page: Shown) -> None:
 
 
 def head_of(page: Shown) -> float:
-    """Return the x position of the time strip's head (the shown instant), in pixels."""
+    """Return the x position in pixels of the time strip's head, which marks the shown instant."""
     found = re.match(r"M([\d.]+) ", page.page.get_attribute(".tl-head", "d") or "")
     assert found is not None
     return float(found[1])

@@ -1,4 +1,4 @@
-"""Verdicts of the lessons: each follows from measured values; the reader's guess and noise do not matter."""
+"""The verdicts of the lessons follow from measured values, and not from the reader's guess or from noise."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def judged(page: Shown, lesson: str, measures: Mapping[str, Any]) -> tuple[str |
 def after_the_death(
     *, failed: Mapping[str, int], earlier: Mapping[str, int] | None = None, first: int | None = None
 ) -> dict[str, Any]:
-    """Return values that the page measures in the lesson in which the leader dies.
+    """Return invented values of what the page measures in the lesson in which the leader dies.
 
     Args:
         failed: Number of failed answers from the leader's death until the lesson's end, by design.
@@ -175,7 +175,7 @@ def test_other_lessons_judge_each_design_by_its_own_measure(page: Shown) -> None
 
 
 def test_a_quiet_time_ends_when_something_breaks_and_not_when_an_answer_is_late(page: Shown) -> None:
-    """Let the page read changes of one design: late answers, a dead server, a healed server, a new fault."""
+    """Let the page read changes of one design: late answers, a server's death, its return, a new fault."""
     found = page.page.evaluate(
         """async (design) => {
           const { Calm } = await import("/web/calm.js");

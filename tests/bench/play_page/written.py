@@ -81,7 +81,7 @@ def design(name: DesignName) -> Design:
 
 
 def fault(at_ms: int, do: str, target: str) -> Change:
-    """Return the change that reports a fault with id 0; :func:`write` later sets the ids."""
+    """Return the change that reports a fault. Its id is 0 until :func:`write` sets the ids."""
     order = msgspec.convert({"do": do, "target": target}, type=Order)
     outcomes = [Outcome(design=name, result="applied", target=target) for name in DESIGNS]
     done = Done(id=0, at_ms=at_ms, order=order, outcomes=outcomes)

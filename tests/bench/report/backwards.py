@@ -1,7 +1,7 @@
-"""Planted servers that return older answers than before ("backwards"), and a count of such answers.
+"""Planted servers whose answers go backwards: an answer is older than an earlier answer of the server.
 
-Plain Python counts the answers, without any code of the report: :func:`by_hand` uses the raw events. The true
-order comes from the harness's log of changes, broker deaths and process starts.
+:func:`by_hand` counts such answers from the raw events, without any code of the report. It gets the true
+order from the harness's log of changes, broker deaths and process starts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def a_run(root: Path, scenario: str, *, healed: float | None = None) -> PlantedR
 def seen(run: PlantedRun, index: int, *versions: tuple[float, int]) -> None:
     """Let server ``index`` show versions of ``t``, each one from its instant in s on.
 
-    The previous version was last read 20 ms before the new one. The observer stops reading at 19 s.
+    The observer reads each old version for the last time 20 ms before the next version. It stops reading at
+    19 s.
     """
     for place, (at, version) in enumerate(versions):
         run.view(at, index=index, unseen=at - 0.02 if place else None, version=version)
@@ -126,10 +127,10 @@ def broker_came_back_to_life(root: Path) -> None:
 
 
 def next_scenario(root: Path) -> None:
-    """Plant two scenarios of one cluster. Server 0 shows version 5 in the first scenario.
+    """Plant two scenarios of one cluster, and an answer that goes backwards in the second scenario.
 
-    It shows version 6 between the two scenarios, and version 4 in the second scenario before the fault. The
-    answer with version 4 goes backwards.
+    Server 0 shows version 5 in the first scenario, and version 6 between the two scenarios. In the second
+    scenario, the server shows version 4 before the fault. This answer goes backwards.
     """
     with PlantedRun(root, scenario="went-before", session="goes-on", seconds=9) as run:
         run.used("nameserver", 0, -2.0, 0.0, pid=10, event="start")
@@ -142,8 +143,8 @@ def next_scenario(root: Path) -> None:
         run.fault(14.0, 18.0, case="1-2", since=12.0, targets=["nameserver-0"])
         run.change("t", 6, 9.4, 9.41)
         run.view(9.5, index=0, unseen=9.48, version=6)
-        # The files of each scenario begin with the route list that was known before. Here this is version 5,
-        # although the server has already shown version 6.
+        # The files of each scenario begin with the last route list of the scenario before. Here this is
+        # version 5, although the server has shown version 6 since then.
         run.view(10.0, index=0, version=5)
         run.view(11.0, index=0, unseen=10.98, version=4)
         run.view(11.3, index=0, unseen=11.28, version=6)
@@ -152,7 +153,7 @@ def next_scenario(root: Path) -> None:
 
 
 def unknown_processes(root: Path) -> None:
-    """Plant servers that the harness did not start: nobody knows if their processes have been replaced."""
+    """Plant servers that the harness did not start: no event tells if their processes were replaced."""
     with PlantedRun(root, scenario="foreign") as run:
         for version in range(1, 6):
             run.change("t", version, float(version), version + 0.01)
@@ -196,7 +197,7 @@ def by_hand(folders: list[Path]) -> Counted:
     for one in rows("processes"):
         if one.get("event") == "start":
             starts[one["role"], one["index"]].append(one["t_ns"])
-    # (broker, from_ns, to_ns): for certain, the broker was dead from the first to the second instant
+    # (broker, from_ns, to_ns): the broker was certainly dead from from_ns to to_ns
     deaths = []
     for fact in truth:
         if fact["what"] == "down":
@@ -207,7 +208,7 @@ def by_hand(folders: list[Path]) -> Counted:
     for view in sorted(rows("views"), key=lambda view: view["seen_ns"]):
         is_stated_again = "unseen_ns" not in view and view["state"] != "end"
         if is_stated_again and (view["index"], view["topic"]) in known:
-            continue  # skip: at the begin of a scenario, the files repeat the last known route list
+            continue  # skip: at the start of a scenario, the files repeat the last known route list
         known.add((view["index"], view["topic"]))
         process = sum(at <= view["seen_ns"] for at in starts["nameserver", view["index"]])
         shown[view["index"], view["topic"], process].append(view)

@@ -60,9 +60,9 @@ NETWORK: Final = {"independent": 30, "raft": 42, "zookeeper": 5}
 def invented_comparison(
     out: Path, *, blocks: int = 6, series: Series = "equal", divisor: float = 10.0, seed: int = 3
 ) -> None:
-    """Write ``blocks`` rounds of three arms (designs) below ``out``.
+    """Write the results of ``blocks`` rounds of three arms (designs) below the folder ``out``.
 
-    The divisor of the timers shortens invented leases but not invented elections.
+    ``divisor`` shortens the invented leases, but not the invented elections.
     """
     for block in range(1, blocks + 1):
         for arm in ARMS:
@@ -83,7 +83,7 @@ def _load(run: PlantedRun, chance: random.Random, ends: float, **outages: tuple[
     """Add operations at fixed rates to a run.
 
     Args:
-        outages: For each kind of operation: begin and end of an outage in s, and its effect. With the effect
+        outages: Outage of each kind of operation: its start and end in s, and its effect. With the effect
             ``wait``, operations wait until the outage ends. Any other effect is the outcome of the
             operations.
     """

@@ -1,4 +1,7 @@
-"""Report tables that tests share, because a Spark job needs 50 s of CPU time even for few events."""
+"""Report tables that many tests share.
+
+They are computed only once, because a Spark job needs 50 s of CPU time even for few events.
+"""
 
 from __future__ import annotations
 

@@ -35,9 +35,10 @@ SLOWER = {"independent": 1.0, "independent-real": 1.5, "raft": 2.0, "raft-real":
 
 
 def full_size(root: Path, profile: str = "full", seed: int = 5) -> Gold:
-    """Return the results of all runs in a profile.
+    """Return invented results of all runs of a profile.
 
-    Latencies change from each time bin to the next, so each line of a figure has as many points as possible.
+    Latencies change from each time bin to the next, so that each line in a chart has as many points as
+    possible.
     """
     plan = load_plan(profile)
     series = plan.series[0]

@@ -1,4 +1,4 @@
-"""A page in a headless browser, controlled with the devtools protocol.
+"""A headless browser that tests control with the devtools protocol.
 
 The protocol runs over a pipe: each message is JSON text that ends with a NUL byte.
 """
@@ -88,7 +88,7 @@ class Tab:
         self.call("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
-        # Wait for the load event of this page, by its loader id. This event may come before the answer to
+        # Wait for the load event that has this page's loader id. The event may come before the answer to
         # Page.navigate, and load events of earlier pages may come after that answer.
         loader = self.call("Page.navigate", url=page.resolve().as_uri())["loaderId"]
         while loader not in self._loaded:

@@ -1,6 +1,7 @@
-"""Run folders with invented events in the harness's format: the report must find exactly these known values.
+"""Run folders with invented events, from which the report must compute exactly the known results.
 
-The numbers have nothing to do with RouteKeeper: they only test whether the report computes correctly.
+The events have the harness's format. Their numbers say nothing about RouteKeeper: they only test the report's
+computation.
 """
 
 from __future__ import annotations

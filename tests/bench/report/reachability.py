@@ -1,4 +1,7 @@
-"""Planted partitions, in which the client's side decides if an answer is right, and differing nameservers."""
+"""Planted partitions, and planted nameservers that disagree.
+
+In a partition, an answer may be right for clients of one side, and wrong for clients of the other side.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def parted(root: Path) -> None:
       brokers, so these answers are wrong.
 
     Brokers of side a register again when the partition ends. Brokers of side b register again 0.7 s after the
-    partition's begin.
+    partition begins.
     """
     with PlantedRun(root, scenario="parted") as run:
         run.fault(5.0, 15.0, case="1-2", healed=10.0, cut=CUT, targets=["nameserver-0"])
@@ -55,10 +58,10 @@ def parted(root: Path) -> None:
 
 
 def lost_again(root: Path) -> None:
-    """Plant two faults in one run. In the first fault, side b cannot reach broker 0.
+    """Plant two faults in one run. Only in the first fault, clients of side b cannot reach broker 0.
 
-    Broker 0 is listed again 1 s after the end of the first fault. In the second fault side b can reach every
-    broker, but for 2 s the answers to side b lack broker 0.
+    Broker 0 is listed again 1 s after the first fault has ended. In the second fault, answers to side b lack
+    broker 0 for 2 s, although side b can reach every broker.
     """
     with PlantedRun(root, scenario="lost-again") as run:
         run.fault(3.0, 9.0, case="1-2", healed=6.0, cut=CUT, targets=["nameserver-0"], since=1.0)

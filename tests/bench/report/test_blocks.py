@@ -1,4 +1,7 @@
-"""The report's statistics: exact results of small cases, and error rates on badly behaved distributions."""
+"""The report's statistics give exact results in small cases, and keep their promised error rates.
+
+The error rates are checked on difficult distributions: skewed ones, heavy tails, and one without a mean.
+"""
 
 import math
 from collections.abc import Callable
@@ -175,11 +178,11 @@ REQUESTS = 100
 
 
 def experiments(draw: Draw, blocks: int, lines: int, *, times: int, effect: float) -> NDArray[np.float64]:
-    """Simulate experiments; return the differences between two arms in each round.
+    """Simulate experiments; return the difference between two arms in each round.
 
-    The result has the shape (times, lines, blocks). A round has one run of each arm, and both runs share a
-    random disturbance of the machine. All requests of a run share a random disturbance of the run.
-    Disturbances and requests come from the same distribution. Each run's value is the median of its requests.
+    The result has the shape (times, lines, blocks). In each round, each arm runs once. The value of a run is
+    the median of its requests, plus two random disturbances: one of the machine, which both runs of a round
+    share, and one of the run. Disturbances and requests come from the same distribution.
 
     Args:
         blocks: Number of rounds in an experiment.
@@ -225,9 +228,10 @@ def test_same_arm_twice_gets_a_false_verdict_in_at_most_three_of_a_hundred_repor
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_two_experiments_never_say_better_and_equivalent_of_one_truth(name: str) -> None:
-    """Use the hardest case: the true difference between the arms equals the margin.
+    """Check that the verdicts of two experiments on the same arms do not contradict each other.
 
-    The verdicts of two experiments then differ by chance, but they must not contradict each other.
+    The true difference between the arms equals the margin. This is the hardest case, because the verdicts
+    then differ by chance.
     """
     found = experiments(DISTRIBUTIONS[name], 10, 2, times=1500, effect=1.0)
     contradictions = 0

@@ -1,4 +1,4 @@
-"""The browser that tests use: it opens pages, and its check finds planted accessibility faults."""
+"""The browser of the tests opens pages, and its accessibility check finds a planted fault."""
 
 from __future__ import annotations
 

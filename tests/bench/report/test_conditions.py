@@ -1,4 +1,4 @@
-"""The check of the machine's load, which decides if the page may draw a conclusion from runs."""
+"""The report checks how busy the machine was, and draws no conclusion from disturbed runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from routekeeper.bench.report.conditions import Conditions
 
 
 def conditions(*, zookeeper_uses: float, others_cores: float = 0.0, late_ms: float = 3.0) -> Conditions:
-    """Return the conditions of ten rounds of two arms (independent and ZooKeeper).
+    """Return the machine's load in ten rounds of two arms (independent and ZooKeeper).
 
     In all of ZooKeeper's runs, requests are up to 40 ms late.
 

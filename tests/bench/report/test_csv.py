@@ -1,4 +1,4 @@
-"""Tables as CSV: a spreadsheet must show text that came from a server, and never run it as a formula."""
+"""In CSV tables, text from a server stays text: a spreadsheet does not run it as a formula."""
 
 from __future__ import annotations
 

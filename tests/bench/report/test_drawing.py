@@ -1,4 +1,4 @@
-"""Content of the page's charts, read from their SVG: instant of the fault, due times, runs, medians."""
+"""The page's charts show the right data: tests read times, runs and medians from the charts' SVG."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def points(path: str) -> list[tuple[float, float]]:
 
 
 def height(ms: float) -> float:
-    """Return a latency's height in a chart; its logarithmic scale is 0.3 ms (bottom) to 10 s (top)."""
+    """Return the height of a latency in a chart, whose logarithmic scale goes from 0.3 ms up to 10 s."""
     share = math.log(ms / 0.3) / math.log(10_000 / 0.3)
     return drawing.BOTTOM - share * (drawing.BOTTOM - drawing.TOP)
 

@@ -1,4 +1,4 @@
-"""Event files that were changed after the run: the report leaves such a run out and names the reason.
+"""If event files were changed after their run, the report leaves the run out and names the reason.
 
 Files that were only compressed are still used.
 """

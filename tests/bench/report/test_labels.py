@@ -1,4 +1,7 @@
-"""Images of the page: no label is cut off, and a scenario's section is found by the scenario's name."""
+"""The labels of a chart's axis lie within the chart. An image can show a single section of the page.
+
+The section of a scenario is found by the scenario's name.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times that grow with the length of a partition: the plan sets this length, so it sets these times."""
+"""The report marks times that grow with the length of a partition, because the plan sets this length."""
 
 from __future__ import annotations
 

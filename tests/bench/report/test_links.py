@@ -1,4 +1,4 @@
-"""Links from the report page to other pages in its folder: each link's anchor exists."""
+"""Each link from the report page into another page of its folder leads to a place that exists there."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Tests of misleading statements of the first report, as far as they need no Spark job.
+"""The report does not repeat the misleading statements of the first report.
 
-The misleading statements have the numbers C1 to C11.
-
-Tests of the other statements:
+These statements have the numbers C1 to C11. This module has the tests that need no Spark job. Other tests are
+in other modules:
 
 - C1: test_requests_that_waited_and_then_succeeded_are_the_outage,
   test_outage_lasts_until_an_answer_came_not_until_the_last_failed_request_was_due
@@ -66,7 +65,7 @@ def a_source(root: Path, arm: Arm, block: int) -> Source:
 
 
 def gold_of(root: Path, served: dict[Arm, int]) -> Gold:
-    """Return six rounds (each arm once) whose arms differ only in the number of look-ups after the fault."""
+    """Return results of six rounds, whose arms differ only in the number of look-ups after the fault."""
     sources = [a_source(root, arm, block) for arm in served for block in BLOCKS]
     return Gold(
         sources=sources,
@@ -118,7 +117,7 @@ def gold_of(root: Path, served: dict[Arm, int]) -> Gold:
 
 
 def test_changes_count_as_visible_only_while_the_harness_reads_the_servers(tmp_path: Path) -> None:
-    """Nothing reads the servers in the scenario quiet, so a change seems to become visible much too late."""
+    """Check that servers' times in the scenario "quiet" do not count: nothing reads the servers there."""
     before_faults = a_source(tmp_path, "raft", 1)
     quiet = dataclasses.replace(before_faults, run="b/equal/quiet/1/raft", scenario="quiet")
     gold = Gold(sources=[before_faults, quiet])
@@ -195,9 +194,9 @@ def test_c7_a_fifth_of_a_mebibyte_is_no_recommendation() -> None:
 def test_t4_a_time_that_the_plan_set_is_marked_and_concludes_nothing(
     tmp_path: Path, times: list[float], marked: bool
 ) -> None:
-    """Check times of brokers that cannot register during a fault: each broker registers when the fault ends.
+    """Check times until brokers can register again: some of them only show the length of the fault.
 
-    So these times show only the length of the fault, which the plan set.
+    The plan sets this length, so such times allow no conclusion.
     """
     gold = gold_of(tmp_path, {"independent": 1, "raft": 1})
     gold = dataclasses.replace(
@@ -270,7 +269,7 @@ def test_tests_that_are_named_here_as_being_elsewhere_exist() -> None:
 def test_c8_what_the_claims_rest_on_is_done_by_the_plan(name: str) -> None:
     """Check that the plan contains the faults of the claims: brokers die, and a nameserver restarts empty.
 
-    New clients must query the restarted nameserver.
+    The plan must also contain new clients, which query the restarted nameserver.
     """
     plan = load_plan(name)
     done: set[tuple[str, str | None]] = {
@@ -330,7 +329,7 @@ TIMERS: Final = {"equal": 60.0, "equal-tenth": 10.0, "equal-undivided": 1.0}
 
 
 def test_c9_difference_that_chance_may_explain_is_not_multiplied() -> None:
-    """Two divisors give 1.02 s and 1.26 s, but their rounds overlap: no part of them depends on timers."""
+    """Check two divisors whose medians differ (1.02 s, 1.26 s), perhaps by chance: their rounds overlap."""
     at = {"equal": [0.83, 1.02, 1.28], "equal-tenth": [0.82, 1.26, 1.27]}
     values: Values = {}
     for series, rounds in at.items():
@@ -343,7 +342,7 @@ def test_c9_difference_that_chance_may_explain_is_not_multiplied() -> None:
 
 
 def of_timers(measure: str, **series: float) -> Values:
-    """Return one arm's recovery time in several series; the keyword is the series's name without "equal-"."""
+    """Return one arm's recovery times in several series; each keyword is a series' name without "equal-"."""
     values: Values = {}
     for name, seconds in series.items():
         whole = "equal" if name == "equal" else f"equal-{name}"

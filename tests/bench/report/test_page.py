@@ -1,4 +1,4 @@
-"""The page of an invented comparison: its text agrees with its rows, and it is readable at any width."""
+"""The page of an invented comparison says what the raw events show, and is readable at any width."""
 
 import csv
 import json
@@ -140,7 +140,7 @@ HEADLINES: Final = {
 def test_first_screen_is_that_of_an_independent_recomputation(
     root: Path, values: Values, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Compare the page with recompute.py, plain Python that imports no code of the report."""
+    """Compare the report's figures with those of recompute.py, which imports no code of the report."""
     assert {line.measure for line in load_plan("full").lines} == HEADLINES
     write_values(spark, str(tmp_path), values, {})
     figures = tmp_path / "marts" / "values.csv"
@@ -171,7 +171,7 @@ def test_first_screen_is_that_of_an_independent_recomputation(
 
 
 def test_recovery_from_an_election_is_how_long_the_first_request_had_to_wait(values: Values) -> None:
-    """Requests that are due while there is no leader wait until the next leader is elected."""
+    """Check requests that are due while there is no leader: they wait until the next leader is elected."""
     again = values[Place("equal", "leader-fails", "kill", "right_again_s")]
     waited = values[Place("equal", "leader-fails", "kill", "slowest_lookup_s")]
     for arm in ("raft", "zookeeper"):
@@ -310,8 +310,8 @@ def test_what_runs_in_which_language_stands_beside_processor_time_unfolded(
 ) -> None:
     """Check that the page tells which programs run in a JVM, beside the figures of CPU time.
 
-    RocketMQ's own nameserver also runs in a JVM, and it uses about as much CPU time as ZooKeeper. So a
-    difference to Python programs does not come from the design.
+    RocketMQ's own nameserver also runs in a JVM, and it uses about as much CPU time as ZooKeeper. So the
+    difference between ZooKeeper and programs in Python does not come from ZooKeeper's design.
     """
     html = page(gold, values)
     claim = html[html.index("A light metadata server is enough") : html.index("A nameserver has little code")]

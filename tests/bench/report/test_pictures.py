@@ -1,4 +1,7 @@
-"""The page of a full comparison in a browser: three widths, light and dark, on paper, by keyboard."""
+"""The page of a full comparison works in a browser at three widths, in light and dark, and on paper.
+
+It can also be used with the keyboard alone.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_page_of_rocketmqs_own_brokers_fits_every_width_even_with_the_longest_texts(
     real: Path, width: int, tab: Tab
 ) -> None:
-    """This page has one more table column than other pages: it compares four arms (designs)."""
+    """Use a page that has one more table column than other pages, because it compares four arms (designs)."""
     assert "independent: never in either" in real.read_text()
     assert scroll_width(tab, real, width) <= width
 
@@ -154,7 +157,7 @@ def test_nothing_lies_outside_a_screen_of_this_width(longest: Path, width: int, 
 
 @needs_chromium
 def test_claims_and_what_to_choose_are_on_the_first_screen(whole: Path, tab: Tab) -> None:
-    """Check that both parts end within HEIGHT pixels, the height of the screenshot in the documentation."""
+    """Check that the claims and the advice end within HEIGHT pixels, the height of the docs' screenshot."""
     tab.open(whole, width=1280)
     assert tab.value("document.querySelectorAll('#claims tbody tr').length") > 10
     assert tab.value("document.querySelectorAll('#choose li').length") >= 3
@@ -164,7 +167,7 @@ def test_claims_and_what_to_choose_are_on_the_first_screen(whole: Path, tab: Tab
 @needs_chromium
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_line_of_a_claims_figures_is_a_lone_unit(whole: Path, width: int, tab: Tab) -> None:
-    """An earlier version of the page showed "s" and "ms" alone on a line, below their numbers."""
+    """Check that no unit is alone on a line: an earlier page showed "s" and "ms" below their numbers."""
     lines = """
     [...document.querySelectorAll("#claims td, #claims td small")].flatMap(cell =>
       [...cell.childNodes].filter(node => node.nodeType === Node.TEXT_NODE).flatMap(text => {
@@ -290,7 +293,7 @@ def test_on_paper_what_is_folded_is_open(whole: Path, tmp_path: Path) -> None:
 
 
 class Stops(HTMLParser):
-    """A parser that collects the elements that the Tab key reaches, in order, and accessibility faults."""
+    """A parser that collects accessibility faults, and the elements that the Tab key reaches, in order."""
 
     def __init__(self) -> None:
         super().__init__()

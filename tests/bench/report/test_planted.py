@@ -1,7 +1,7 @@
-"""Invented events with known results, which the whole report must compute exactly.
+"""The whole report computes exactly the known results of invented events.
 
-Each scenario has one run folder, and one Spark job reads all folders. Some tests check statements of the
-first report that were wrong. The docstring of test_misled.py lists the tests of all its wrong statements.
+Each scenario has one run folder, and one Spark job reads all folders. Some tests check statements that were
+wrong in the first report. The docstring of test_misled.py lists the tests of all such statements.
 """
 
 import csv
@@ -170,7 +170,7 @@ def test_what_was_never_disturbed_needs_no_recovery(gold: Gold) -> None:
 
 
 def heartbeats_go_on(root: Path) -> None:
-    """Plant a member that answers only heartbeats for 500 ms; changes are answered when the 500 ms are over.
+    """Plant a server that answers only heartbeats for 500 ms, and answers changes after these 500 ms.
 
     A change is due every 100 ms, except for one gap of 400 ms.
     """
@@ -311,8 +311,8 @@ def test_who_knows_a_change_is_told_by_its_age_as_long_as_it_is_the_last_one(gol
     assert found["nameserver", 20] == (80, 0)
     assert found["nameserver", 50] == (80, 80)
     assert found["client", 200] == (80, 0)
-    # A newer change comes after 400 ms, so only the last of the 40 changes becomes 500 ms old. (2, 1): of two
-    # clients, one shows the last change when it is 500 ms old.
+    # A newer change comes after 400 ms, so only the last of the 40 changes becomes 500 ms old. (2, 1) means:
+    # of two clients, one shows the last change at this age.
     assert found["client", 500] == (2, 1)
     assert ("client", 5000) not in found  # the run ends before the last change is 5 s old
     shown = measures.values(gold)
@@ -608,7 +608,7 @@ def test_what_was_true_in_one_slot_holds_on_in_the_next(gold: Gold) -> None:
 
 
 def messages_counted(root: Path) -> None:
-    """Plant 100 messages, of which some are not delivered exactly once and in time.
+    """Plant 100 messages, some of which fail, get lost, arrive late or arrive twice.
 
     - One send fails. Two sends have an unknown outcome, and one of these two messages is delivered.
     - One message is sent successfully but never delivered (lost).
@@ -644,10 +644,11 @@ def test_messages_are_counted_as_failed_late_repeated_and_lost(gold: Gold) -> No
 
 
 def topics_came_to_be(root: Path) -> None:
-    """Plant two new topics. Both clients can send to the first topic after 0.6 s; it is read after 0.9 s.
+    """Plant two new topics: clients can use the first one, but not the second one.
 
-    Only one of three brokers has the first topic. The second client can never send to the second topic, and
-    no message of the second topic is read.
+    Both clients can send to the first topic after 0.6 s, and a message of the topic is read after 0.9 s. Only
+    one of three brokers has this topic. The second client can never send to the second topic, and no message
+    of the second topic is read.
     """
     with PlantedRun(root, scenario="new-topic") as run:
         for n, case in enumerate(("first-send", "update-topic")):
@@ -981,7 +982,7 @@ def test_answers_that_go_backwards_stand_at_the_fault_before_them_on_the_page_an
     assert value("backwards", "1-2", "backward_answers") == [2.0]
     assert value("backwards", "1-2", "backward_s") == [pytest.approx(0.38)]
     assert value("restarted", "1-2", "backward_answers") == [0.0]
-    # This answer goes backwards before the scenario's fault, so the report must count it for no case.
+    # This answer goes backwards before the scenario's fault, so the report must not count it for any case.
     assert value("goes-on", None, "backward_answers") == [1.0]
     assert value("goes-on", "1-2", "backward_answers") == [0.0]
     assert not [place for place in values if place.scenario == "foreign" and "backward" in place.measure]
@@ -1023,7 +1024,7 @@ def test_t5_answer_is_right_that_leaves_out_a_broker_out_of_the_clients_reach(go
 
 
 def test_broker_that_came_back_from_an_earlier_fault_is_missed_like_any_other(gold: Gold) -> None:
-    """Check that answers without a broker are wrong in a later fault, if an earlier fault hit the broker.
+    """Check that an answer in a later fault is wrong if it lacks a broker that only an earlier fault hit.
 
     An earlier version of the report excused such answers until the end of the scenario.
     """
@@ -1055,9 +1056,9 @@ def test_time_without_an_answer_of_some_server_is_no_disagreement_and_is_told(go
 
 
 def test_time_between_two_readings_is_measured(gold: Gold) -> None:
-    """Check the median time between the two queries around a change.
+    """Check the median time from the last query before a change to the first query after it.
 
-    It is 30 ms at four changes. It is 0 ms at the other four, and these do not count.
+    This time is 30 ms at four changes. It is 0 ms at the other four, and these do not count.
     """
     (found,) = (row for row in gold.observed if "/no-answer/" in row.run)
     assert found.apart_ns == 30_000_000

@@ -1,6 +1,6 @@
-"""Published comparisons: from their raw events, the report makes the same page again.
+"""From the raw events of a published comparison, the report makes the same page again.
 
-An independent program computes the same figures.
+An independent program computes the same figures from these events.
 """
 
 from __future__ import annotations

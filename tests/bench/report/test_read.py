@@ -1,4 +1,7 @@
-"""Statements of a published page that were wrong. Each has a test with planted events."""
+"""The report does not repeat the wrong statements of an earlier published page.
+
+Each of these statements has a test with planted events.
+"""
 
 from __future__ import annotations
 
@@ -140,14 +143,37 @@ def test_page_of_controls_is_not_told_to_compare_nothing(tmp_path: Path) -> None
     assert "Apache's own and independent" in said
     assert "independent, again and independent" in said
     assert "none" in said
+    assert "Always 0 in both" in said
     one = [source for source in gold.sources if source.block == 1]
     of_one = replace(gold, sources=one)
     assert "too few rounds to tell" in text_of(of_one, "controls", "trust")
     assert "none" not in text_of(of_one, "controls", "trust")
 
 
+@pytest.mark.parametrize(
+    ("apache", "independent", "found"),
+    [
+        ([0.0] * 10, [0.0] * 10, "zero"),
+        ([0.1] * 10, [0.0] * 9 + [0.3], "equal"),
+        ([0.1] * 9, [0.2] * 9, "open"),
+        ([0.1] * 10, [0.2] * 9 + [0.5], "open"),
+        ([0.0] * 10, [0.0] * 9 + [math.inf], "open"),
+        ([math.inf] * 10, [math.inf] * 10, "open"),
+        ([2.0] * 10, [0.2] * 10, "differs"),
+    ],
+)
+def test_control_counts_as_equal_only_if_something_was_compared_in_ten_rounds(
+    apache: list[float], independent: list[float], found: str
+) -> None:
+    place = Place("equal", "leader-fails", "kill", "right_again_s")
+    (row,) = answers.rows(values_of(place, apache=apache, independent=independent))
+    pair = row.pair("apache", "independent")
+    assert pair is not None
+    assert row.control(pair) == found
+
+
 def beside(tmp_path: Path, again_s: dict[str, float]) -> Gold:
-    """Return six rounds (each arm once) in which each arm has its own recovery time.
+    """Return results of six rounds, in which each arm (design) has its own recovery time.
 
     Args:
         again_s: Recovery time in s of each arm.
@@ -243,9 +269,10 @@ A_LINE: Final = NamedLine(
 
 
 def shared_with(gold: Gold, *, machine_s: float, late_ms: int, runs: int) -> Gold:
-    """Return the runs, with the CPU time and delays that other programs cause in the first `runs` of them.
+    """Return the results with disturbed runs, in which other programs use CPU time and delay operations.
 
-    In each run, the machine has 20 core-seconds, of which the run's own processes use 5.
+    The first `runs` runs are disturbed. In each run, the machine has 20 core-seconds, of which the run's own
+    processes use 5.
 
     Args:
         machine_s: CPU seconds of the whole machine in a disturbed run, including the run's own 5.
@@ -326,7 +353,7 @@ def test_nothing_is_concluded_where_the_machine_was_busy(
 
 
 def filled_by(gold: Gold, arm: str, runs: int) -> Gold:
-    """Return the runs; in the first rounds, the runs of one arm use 19 of the machine's 20 core-seconds.
+    """Return the results; in the first rounds, one arm's runs use 19 of the machine's 20 core-seconds.
 
     Args:
         arm: Arm (design) whose servers, load and harness use the CPU.
@@ -425,7 +452,7 @@ def test_advice_is_not_given_by_a_busy_machine(tmp_path: Path, raft_is_slower: G
 
 
 def test_line_whose_arms_never_got_there_in_any_block_is_told_as_never(raft_is_slower: Gold) -> None:
-    """An earlier version of the report failed on such data: differences of infinite times have no median."""
+    """Check two arms that never recover: an earlier report failed at the differences of infinite times."""
     endless = [replace(row, recovered_ns=None) for row in raft_is_slower.recoveries]
     gold = replace(raft_is_slower, recoveries=endless)
     assert "never in either" in text_of(gold, "method", "scenario-leader-fails")

@@ -1,4 +1,4 @@
-"""Tests of statements on an earlier report page that misled a careful reader."""
+"""The report does not repeat the statements of an earlier page that misled a careful reader."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ Each is a tuple: scenario, case, measure.
 def test_t8_headline_measures_may_be_zookeepers_and_some_compare_raft_mode_with_it(
     name: str, number: int, may_win: int, of_raft: int
 ) -> None:
-    """Check the plans. The quick plan lacks two measures of idle brokers, which need undivided timers."""
+    """Check both plans; the quick one lacks two measures of idle brokers, which need undivided timers."""
     lines = load_plan(name).lines
     assert len(lines) == number
     of_zookeeper = {

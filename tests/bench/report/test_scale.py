@@ -1,4 +1,4 @@
-"""Sizes of a JVM's heap, as ``routekeeper.bench.micro.report_scale`` reads them from the JVM's log."""
+"""``routekeeper.bench.micro.report_scale`` reads the sizes of a JVM's heap from the JVM's log."""
 
 from routekeeper.bench.micro.report_scale import heap_of
 

@@ -1,4 +1,4 @@
-"""Settings of the report's Spark session: for few events, and for a Spark cluster."""
+"""The report's Spark session has settings that fit the amount of data and the kind of Spark cluster."""
 
 import subprocess
 import sys
@@ -65,7 +65,7 @@ spark.stop()
 @pytest.mark.computes
 @pytest.mark.timeout(300)  # a JVM starts slowly on a busy machine
 def test_what_a_task_found_is_part_of_its_answer() -> None:
-    """The result of a task must go directly to the driver.
+    """Check that the result of a task goes directly to the driver.
 
     If an executor stored the result until the driver fetches it, the loss of the executor would fail the
     report.

@@ -1,4 +1,7 @@
-"""The silver tables (cleaned events): from any storage of Spark, each run once, without Python workers."""
+"""Spark reads each run only once into the silver tables, which hold cleaned events.
+
+The runs may lie in any storage that Spark can read. No Python runs on Spark's executors.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,7 @@ def test_only_runs_that_are_new_or_were_made_again_are_read(spark: SparkSession,
 
 @pytest.fixture
 def bucket(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
-    """Yield a folder that Hadoop uses in place of ``s3a://bucket/store``, by a mount table."""
+    """Yield a folder that Hadoop's mount table puts in place of ``s3a://bucket/store``."""
     context = spark.sparkContext
     conf = context._jsc.hadoopConfiguration()
     settings = {
@@ -105,9 +108,9 @@ def test_uri_of_an_object_store_comes_to_hadoop_as_it_was_typed(spark: SparkSess
 
 
 def test_no_transform_runs_python_on_executors_or_brings_rows_to_the_driver() -> None:
-    """Check that only one call (``toArrow``) fetches tables to the driver.
+    """Check that no code runs Python on executors, and that only one call fetches tables to the driver.
 
-    The size of these tables does not grow with the load.
+    The call is ``toArrow``. The size of its tables does not grow with the load.
     """
     forbidden = {"udf", "pandas_udf", "mapInArrow", "mapInPandas", "applyInArrow", "applyInPandas", "rdd"}
     forbidden |= {"collect", "toPandas", "toLocalIterator", "take", "head", "foreach", "foreachPartition"}

@@ -1,4 +1,7 @@
-"""Reports in unusual environments: other Spark and Java settings, locales, a user without a name."""
+"""In an unusual environment, the report still works, or one line says why it cannot work.
+
+Examples are settings for another Spark or Java, other locales, and a user without a name.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def mqbench(
 
     Args:
         words: Arguments of mqbench.
-        before: Command that runs mqbench.
+        before: Words in front of mqbench's command, for example to run it as another user.
         environment: Variables to set; those with the value None are removed.
     """
     given = {**os.environ, **(environment or {})}
@@ -57,7 +60,7 @@ def a_run(root: Path, seed: int = 7) -> None:
 
 
 def a_comparison(out: Path) -> None:
-    """Write a comparison of only one run, which is complete."""
+    """Write a complete comparison that has only one run."""
     plan = only_scenarios(load_plan("smoke"), ["quiet"])
     plan = msgspec.structs.replace(plan, arms=["independent"])
     comparison = Comparison(profile="smoke", plan=plan, seed=4, command=["mqbench"], given=None)
@@ -135,7 +138,7 @@ def test_spark_that_does_not_start_is_told_before_anything_is_measured(tmp_path:
 
 @pytest.mark.parametrize("command", ["compare", "report"])
 def test_user_without_a_name_is_told_so_before_anything_is_measured(tmp_path: Path, command: str) -> None:
-    """Without a user name no JVM of Spark starts, for example with ``docker run --user 12345``."""
+    """Run as a user without a name, as in ``docker run --user 12345``: Spark's JVM does not start then."""
     if shutil.which("unshare") is None or subprocess.run([*NAMELESS, "true"], check=False).returncode != 0:
         pytest.skip("this system lets nobody be a user without a name")
     a_run(tmp_path)

@@ -1,4 +1,8 @@
-"""Sentences of a page that were false for some data. A critical reader found them; tests use such data."""
+"""The page no longer has sentences that are false for some data.
+
+A critical reader found such sentences on an earlier page. Each test uses data for which one of them was
+false.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +71,7 @@ def with_lines(gold: Gold, values: Values, *lines: Line) -> tuple[Gold, Values]:
     return dataclasses.replace(gold, sources=sources), values
 
 
-# -- timers -------------------------------------------------------------------------------------------------
+# -- what the page says about timers ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -79,7 +83,7 @@ def with_lines(gold: Gold, values: Values, *lines: Line) -> tuple[Gold, Values]:
     ],
 )
 def test_a_tick_is_told_as_it_was_set(tmp_path: Path, tick_ms: float, reason: str) -> None:
-    """Once ZooKeeper's tick was set to 150 ms instead of 2 s, but the page called the tick "as it is"."""
+    """Check the text beside ZooKeeper's tick: an earlier page called a changed tick "as it is"."""
     gold = with_timers(gold_of(tmp_path, THREE), tick_ms=tick_ms)
     rows = {name: used for name, used, _ in used_timers(gold.sources, "equal")}
     for timer in ("tickTime (ZooKeeper)", "syncLimit (ZooKeeper)"):
@@ -99,7 +103,7 @@ def test_a_session_is_called_equal_to_the_lease_only_if_it_is(tmp_path: Path) ->
 
 
 def test_periods_that_no_plan_divides_are_told(tmp_path: Path) -> None:
-    """Check the text on our nameservers' check for silent brokers: every 250 ms, not divided by any plan.
+    """Check the text on a period that no plan divides: nameservers look for silent brokers every 250 ms.
 
     RocketMQ's own period, divided by 60, would be 83 ms.
     """
@@ -115,7 +119,7 @@ def test_periods_that_no_plan_divides_are_told(tmp_path: Path) -> None:
 
 
 def beside(gold: Gold, series: str, **changed: object) -> Gold:
-    """Return the runs of `gold`, and a copy of each run that belongs to another series.
+    """Return the runs of `gold` and a copy of each run. The copies belong to another series.
 
     Args:
         series: Name of the other series.
@@ -155,10 +159,10 @@ def test_a_value_of_zookeeper_with_undivided_timers_names_its_session(tmp_path: 
 
 
 def test_a_recovery_that_ends_while_a_server_is_down_is_not_its_down_time() -> None:
-    """The new leader came after 0.46 s, but the harness kept the killed server down for 2 s.
+    """Check a recovery after 0.46 s, while the harness keeps the killed server down for 2 s.
 
-    So the 0.46 s are no part of this down time and may depend on timers. The page must not give 0.46 s as the
-    exact time with undivided timers.
+    The recovery did not wait for the killed server, so its 0.46 s may depend on timers. The page must not
+    give 0.46 s as the exact time with undivided timers.
     """
     values = values_of(AGAIN_S, zookeeper=[0.46] * 6, raft=[2.3] * 6)
     taken = {each.arm: each.split for each in answers.taken_apart(values, {"equal": 60.0}, {AGAIN_S: 2.0})}
@@ -168,10 +172,10 @@ def test_a_recovery_that_ends_while_a_server_is_down_is_not_its_down_time() -> N
 
 
 def test_chance_is_told_for_each_number_of_rounds(tmp_path: Path) -> None:
-    """Check that pairs of three rounds and pairs of ten rounds are not counted together.
+    """Check that the page counts pairs of figures separately for each number of rounds.
 
-    If only chance decides, one design is better in all of three rounds in one of four pairs. In all of ten
-    rounds, one design is better in only one of 512 pairs.
+    By chance alone, the same design is better in all three rounds in one of four pairs of figures. The same
+    design is better in all ten rounds in only one of 512 pairs.
     """
     gold = gold_of(tmp_path, THREE)
     values: Values = {}
@@ -184,11 +188,14 @@ def test_chance_is_told_for_each_number_of_rounds(tmp_path: Path) -> None:
     assert told in said
 
 
-# -- method -------------------------------------------------------------------------------------------------
+# -- what the page says about its method and its figures ----------------------------------------------------
 
 
 def test_faults_are_not_said_to_come_at_the_same_instants(tmp_path: Path) -> None:
-    """In one round the leader was killed 47.0, 47.8 and 54.5 s after the start, depending on the design."""
+    """Check that the page does not say that faults come at the same instants in all designs.
+
+    In one round the leader was killed 47.0, 47.8 and 54.5 s after the start, depending on the design.
+    """
     gold = gold_of(tmp_path, THREE)
     said = text_of(page(gold, measures.values(gold)))
     assert "same instants" not in said
@@ -210,7 +217,7 @@ def test_faults_are_not_said_to_come_at_the_same_instants(tmp_path: Path) -> Non
     ],
 )
 def test_a_text_holds_for_every_run(text: str, true: str, false: str) -> None:
-    """Earlier versions of these texts claimed more than the harness observes or than every scenario shows."""
+    """Check texts whose earlier versions claimed more than the harness observes or every scenario shows."""
     assert true in text
     assert false not in text
 
@@ -220,7 +227,7 @@ def test_a_rate_of_processor_time_is_not_read_as_a_rate_of_time() -> None:
 
 
 def test_servers_that_never_went_back_are_told_with_what_was_compared(tmp_path: Path) -> None:
-    """Answers to clients, and topics that no observer reads, are not compared, and the page must say so."""
+    """Check that the page says what it did not compare, for example answers to clients."""
     gold = gold_of(tmp_path, THREE)
     rows = [
         Backward(run=source.run, fault=0, compared=7, fell=0, relisted=0, servers=0, longest_ns=0)
@@ -249,10 +256,10 @@ def test_exactness_of_readings_is_the_measured_one(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_came_back_in_an_earlier_scenario_has_not_just_returned(tmp_path: Path) -> None:
-    """Check that recompute.py counts an answer without the broker as wrong, as the report does.
+    """Check that recompute.py counts an answer as wrong if it lacks a broker that returned long before.
 
-    A broker that has just returned may be missing in answers. But this broker returned in an earlier
-    scenario. An earlier version of recompute.py excused the answers in the later scenario, too.
+    An answer may lack a broker that has just returned. But this broker returned in an earlier scenario. An
+    earlier version of recompute.py excused such answers in the later scenario, too.
     """
     with PlantedRun(tmp_path, scenario="broker-dies", session="one", seconds=10) as run:
         run.broker(1, "down", 4.0)
@@ -266,7 +273,7 @@ def test_a_broker_that_came_back_in_an_earlier_scenario_has_not_just_returned(tm
     assert found["nameserver-restarts", "all", "missing_lookups", "raft", 1] == 1
 
 
-# -- conclusions --------------------------------------------------------------------------------------------
+# -- conclusions that the page draws from headline measures -------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -281,7 +288,7 @@ def test_a_broker_that_came_back_in_an_earlier_scenario_has_not_just_returned(tm
 def test_either_will_do_only_where_both_are_equivalent(
     tmp_path: Path, raft: list[float], said: str, choice: str
 ) -> None:
-    """An earlier version of the page listed a measure with an unclear result below "Either will do"."""
+    """Check the list below "Either will do": an earlier page had a measure with an unclear result there."""
     gold, values = with_lines(
         gold_of(tmp_path, THREE),
         values_of(AGAIN_S, independent=[1.0] * len(raft), raft=raft),
@@ -368,7 +375,7 @@ def swept(measure: str, *, of_half_s: float = 0.0, of_raft_s: float = 0.0) -> Va
     Independent nameservers disagree for one second less than the partition lasts.
 
     Args:
-        of_half_s: Seconds by which the partition of 1 s lasts longer.
+        of_half_s: Seconds that are added to the partition of 1 s.
         of_raft_s: Seconds for which servers in raft mode disagree in a partition of any length.
     """
     values: Values = {}
@@ -485,7 +492,11 @@ def test_a_time_in_ms_may_be_set_by_the_plan_too(
 
 
 def test_a_rate_says_by_what_its_timers_were_divided(tmp_path: Path) -> None:
-    """Divided by 60, the registration period of 30 s is 0.5 s, so the traffic is 60 times as high."""
+    """Check that the page names the divisor of a rate's timers.
+
+    With timers divided by 60, brokers register every 0.5 s and not every 30 s, so the traffic is 60 times as
+    high.
+    """
     gold = with_timers(gold_of(tmp_path, THREE))
     line = a_line("rest", None, "network_kib_per_s", 5, "zookeeper", "independent")
     assert facts(gold, {}, line) == "network use when nobody asks (with timers divided by 60)"
@@ -505,7 +516,7 @@ def test_a_killed_broker_is_told_with_the_session_that_the_plan_chose(
     """Check that the page names ZooKeeper's session timeout beside the time until it dropped a killed broker.
 
     ZooKeeper dropped the broker after 2.1 s only because the plan sets the session timeout to 2 s. With a
-    usual timeout of 30 s and RocketMQ's own timers, the two designs take about as long.
+    usual timeout of 30 s and RocketMQ's own timers, both designs take about the same time.
     """
     line = a_line("broker-dies", "kill", "left_by_clients_s", 0.5, "zookeeper", "independent")
     gold, values = with_lines(
@@ -536,9 +547,10 @@ def test_a_killed_broker_is_told_with_the_session_that_the_plan_chose(
 
 
 def test_a_headline_measure_is_read_from_its_own_series_and_says_its_timers(tmp_path: Path) -> None:
-    """The measure of idle brokers comes from a series with undivided timers, and the page says so.
+    """Check that the page says which timers were used for the measure of idle brokers.
 
-    If the timers were divided, idle brokers would send more often, which would multiply their traffic.
+    The measure comes from a series with undivided timers. With divided timers, idle brokers would send more
+    often, which would multiply their traffic.
     """
     line = a_line("idle-300", None, "network_kib_per_s", 5, "zookeeper", "independent")
     line = msgspec.structs.replace(line, series="rest")

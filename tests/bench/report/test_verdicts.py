@@ -1,8 +1,8 @@
-"""Conclusions on the first screen: how often they are false, and which measures may decide them.
+"""The conclusions on the first screen are rarely false, and only headline measures decide them.
 
 One rule for the headline measures decides all conclusions of the page. Some tests make whole reports from
-random values. The arms do not differ at all in these reports (A/A), and the distributions of the values are
-as bad as those of real benchmarks.
+random values, in which the arms (designs) do not differ at all (A/A). The values have difficult
+distributions, like those of real benchmarks.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def conclusions(values: Values, lines: list[Line]) -> list[str]:
 
 
 def is_verdict(said: str) -> bool:
-    """Return True if a sentence says that one design is better. This is false if the designs are equal."""
+    """Return True if a sentence calls one design better. If designs are equal, such a sentence is false."""
     if re.search(r" was better at | was worse at |; worse at ", said):
         return True
     return re.search(r" (faster|slower|shorter|longer|fewer|more|less) than (?!.* rounds)", said) is not None
@@ -185,9 +185,9 @@ def test_claim_is_neither_affirmed_nor_denied_by_figures(independent: float) -> 
 
 
 def test_figure_that_no_line_compares_decides_nothing() -> None:
-    """A difference in any other measure must decide nothing, however clear it is.
+    """Check that only headline measures decide, even if other measures differ very clearly.
 
-    Only measures that were named before the runs ("headline measures") count.
+    Headline measures are those that were named before the runs.
     """
     values: Values = {}
     for place in PLACES:

@@ -1,4 +1,4 @@
-"""The page's words for too few rounds: they must not say that there is no difference."""
+"""After too few rounds, the page does not say that there is no difference between designs."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def answer(
     state: BrokerState, code: int, ext: dict[str, str], *, stepped: Callable[[], object] = lambda: None
 ) -> RemotingCommand:
-    """Serve a request. Call ``stepped`` before each part of the work with the disk, and after the last."""
+    """Serve a request. Call ``stepped`` before each part of the disk work, and after the last part."""
     request = RemotingCommand.request(code, ext)
     outcome = serve(state, Call(request=request, connection=1, peer=HOST, now_ms=NOW + 1000, now=0.0))
     while isinstance(outcome, Stepwise):

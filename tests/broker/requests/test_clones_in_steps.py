@@ -1,4 +1,4 @@
-"""Requests 314 and 222 store many offsets, but other requests need not wait long for them."""
+"""Requests 314 and 222 store many offsets in steps, so that other requests do not wait long."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_topics_that_are_deleted_between_the_steps_get_no_offsets(state: BrokerS
 
 
 def test_copy_that_would_need_too_many_bytes_is_refused_topic_by_topic(state: BrokerState) -> None:
-    room = state.offsets.size * 3 // (2 * TOPICS)  # for one topic and a half
+    room = state.offsets.size * 3 // (2 * TOPICS)  # room for one and a half topics
     state.config = replace(state.config, offset_bytes_max=state.offsets.size + room)
     refused = answer(clone(state, "G", "H"))
     assert refused.code == NO_PERMISSION
@@ -153,7 +153,7 @@ def test_offsets_of_all_queues_cost_little_when_they_are_stored_at_once(state: B
 
 def test_stored_offsets_are_all_or_none(state: BrokerState) -> None:
     size = state.offsets.size
-    state.config = replace(state.config, offset_bytes_max=size + 25)  # for one offset, not for two
+    state.config = replace(state.config, offset_bytes_max=size + 25)  # room for one offset, not for two
     with pytest.raises(Refusal):
         state.commit_offsets("T0", "G", {0: 1, QUEUES: 2, QUEUES + 1: 3})
     assert state.offsets.get("T0", "G", 0) == 100

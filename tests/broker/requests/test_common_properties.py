@@ -1,4 +1,8 @@
-"""Properties in a batch's header, and refused delayed messages, take a bounded part of the store."""
+"""Two kinds of sends use only a bounded part of the store.
+
+The first kind is a batch whose header has properties for all its messages. The second kind is a delayed
+message that the broker refuses.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +87,8 @@ def test_refused_delayed_message_takes_no_queue(state: BrokerState) -> None:
     def filler(size: int) -> str:
         return f"DELAY\x013\x02P\x01{'p' * size}\x02"
 
-    # The text fits without the delay's own properties, and does not fit with them.
+    # These properties are within the limit, but not together with the properties that the broker adds for a
+    # delay.
     refused = sent(state, 310, filler(PROPERTIES_SIZE_MAX - 80), b"x", e="2", m="false")
     assert refused.code == MESSAGE_ILLEGAL
     assert f"are above {PROPERTIES_SIZE_MAX}" in (refused.remark or "")

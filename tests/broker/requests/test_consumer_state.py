@@ -1,4 +1,4 @@
-"""Offsets, queue locks, parked pulls, group configurations."""
+"""The state that a broker keeps for consumers: offsets, queue locks, waiting pulls and group settings."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ import pytest
 
 from routekeeper.broker.requests.handlers import serve
 from routekeeper.broker.tables.state import BrokerState, Call, Later, Stepwise
+from routekeeper.broker.tables.topics import ATTRIBUTES_MAX
 from routekeeper.remoting.bodies import SubscriptionGroupTable
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.fields import RegisterBrokerFields
@@ -27,6 +28,7 @@ from tests.waiting import wait_until
 
 COUNT = 10_000
 TOPIC, TOPICS, GROUPS = 17, 18, 225
+MANY = {f"+{number}": "" for number in range(ATTRIBUTES_MAX + 1)}
 
 
 def topics(count: int) -> list[dict[str, Any]]:
@@ -111,6 +113,7 @@ def test_ten_thousand_topics_and_groups_are_one_request_each_and_survive(
         (TOPICS, [*topics(300), {"topicName": "TBW102"}], "conflict with system topic"),
         (TOPICS, [*topics(300), {"topicName": "T", "readQueueNums": 10**6}], "outside 0..65536"),
         (TOPICS, [*topics(300), {"readQueueNums": 1}], "no topicName"),
+        (TOPICS, [*topics(300), {"topicName": "T", "attributes": MANY}], "a topic has 65 attributes"),
         (GROUPS, [*groups(300), {"groupName": "no good"}], "group 'no good': "),
         (GROUPS, [*groups(300), {"groupName": "G", "retryQueueNums": 5000}], "is outside 0..1024"),
         (TOPICS, topics(2000), "maxTopics=1000"),
@@ -145,7 +148,7 @@ def test_topics_are_answered_once_they_are_registered(
         more = {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0"}
         request = RemotingCommand.request(TOPIC, {"topic": next(iter(wanted))} | queues | more)
     wire = start_broker(namesrv=nameserver.addr).wire()
-    nameserver.expect(103)  # sent at the broker's start
+    nameserver.expect(103)  # the registration at the broker's start
     nameserver.answering.clear()
     changing = wire.send(request)
     named: set[str] = set()

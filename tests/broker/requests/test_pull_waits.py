@@ -1,4 +1,4 @@
-"""No setting lets a pull wait longer than ``SUSPEND_MAX_MS``: clients would give up before."""
+"""No setting lets a pull wait longer than ``SUSPEND_MAX_MS``, because clients would give up earlier."""
 
 from __future__ import annotations
 

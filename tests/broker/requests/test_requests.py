@@ -656,7 +656,7 @@ def test_message_sent_back_returns_after_its_delay(wire: WireLike) -> None:
     started = time.monotonic()
     assert send_back(wire, sent.ext_fields["msgId"], "GBack").code == 0
     answer = wait_for_message(wire, "%RETRY%GBack")
-    assert time.monotonic() - started > 0.9  # this broker's delay level 3, that of a first retry, is 1 s
+    assert time.monotonic() - started > 0.9  # a first retry has delay level 3, here 1 s
     (message,) = decode_messages(answer.body)
     properties = decode_properties(message.properties)
     assert properties["RETRY_TOPIC"] == "Back"
@@ -694,8 +694,8 @@ def test_send_to_retry_topic_after_too_many_times_is_dead(wire: WireLike) -> Non
 
 
 def test_message_given_up_by_a_group_that_consumes_in_order_is_dead_at_once(wire: WireLike) -> None:
-    # When the client of a group that consumes in order gives a message up, the number of tries that it sends
-    # (j) is equal to the limit (l). For any other group, the broker would permit one more try.
+    # A client of a group that consumes in order gives a message up. It sends the number of tries (j), which
+    # is equal to the limit (l). For any other group, the broker would permit one more try.
     queue = {"topic": "Ordered", "brokerName": "broker-a", "queueId": 0}
     body = json.dumps({"consumerGroup": "GOrder", "clientId": "c", "mqSet": [queue]}).encode()
     assert wire.call(41, body=body).code == 0

@@ -1,4 +1,7 @@
-"""Stored messages have two properties that RocketMQ 5.x's consumers need to trace: region, trace switch."""
+"""Stored messages have the two properties that RocketMQ 5.x's consumers need for message traces.
+
+The properties are the region and the trace switch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds for strangers: requests on topics with very many queues, and long broker names in a lock request."""
+"""Bounds for attacks: requests on topics with very many queues, and long broker names in lock requests."""
 
 from __future__ import annotations
 

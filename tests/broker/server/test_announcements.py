@@ -1,4 +1,4 @@
-"""Announcements of changed topics: only few registrations are sent at a time, for any number of topics."""
+"""Announcements of topics: even if many topics change, the broker sends few registrations at a time."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_many_topics_of_one_request_are_announced_together(
     start_broker: StartBroker, nameserver: RecordingNameserver
 ) -> None:
     wire = start_broker(namesrv=nameserver.addr).wire()
-    nameserver.expect(REGISTER)  # sent at the broker's start
+    nameserver.expect(REGISTER)  # the registration at the broker's start
     names = [f"T{number}" for number in range(500)]
     table = [{"topicName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6} for name in names]
     assert wire.call(18, body=json.dumps({"topicConfigList": table}).encode()).code == 0

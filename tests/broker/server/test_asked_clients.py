@@ -1,4 +1,6 @@
-"""Request 223 asks all members of a group: a bounded number at a time, and in one turn of the event loop.
+"""Request 223 makes the broker ask all members of a group, a bounded number in each iteration of its loop.
+
+The number of members that are asked at the same time is bounded, too.
 
 While some members have not answered, the others' answers take only the memory of their bodies.
 """
@@ -215,9 +217,9 @@ def test_headers_of_answers_are_not_kept_while_other_members_are_silent(start_br
     before = resident_mib(broker)
     for member in members:
         reply(member, asked(member, 221).reply(1, remark="x" * 1_000_000))
-        # The answer to this shows that the broker has read the answer before.
+        # The reply to request 38 shows that the broker has read the member's answer to request 221.
         assert member.call(38, {"consumerGroup": "G"}).code == 0
-    assert resident_mib(broker) - before < 40  # the headers were 100 MB
+    assert resident_mib(broker) - before < 40  # the broker keeps none of the 100 MB of headers
     reply(silent, first.reply(body=BODY))
     answer = operator.answer(opaque)
     assert (answer.code, b'"silent":' in answer.body) == (0, True)

@@ -275,7 +275,7 @@ def test_disk_that_gives_nothing_for_a_while_does_not_end_the_service(
 
 
 def test_a_level_that_cannot_be_delivered_for_days_keeps_no_log_files(tmp_path: Path) -> None:
-    """Without an end to its stay, a file that the disk does not give back would stop its level for ever."""
+    """A delayed message that the disk cannot read must not keep the old log files for ever."""
     state = state_in(tmp_path, TopicConfig(topic_name="T"), log_file_size=1000)
     schedule(state, b"unreadable", 1)
     for number in range(5):

@@ -1,4 +1,4 @@
-"""HTTP of a broker: metrics with the names of RocketMQ's exporter, health checks, answers to strangers."""
+"""A broker's HTTP port: metrics with the exporter's names, health checks, and answers to strangers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scrape of ``/metrics`` works in short steps, and its work does not grow with queues without messages."""
+"""A scrape of ``/metrics`` works in short steps. Queues without messages do not add to its work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from tests.broker.server.test_http import BROKER, HOST, figure, gathered, state
 
 __all__ = ["state"]
 
-#: Number of entries of a table that one step may handle. Each step ends at the first entry above 500.
+#: Largest number of table entries that one step may handle in these tests. The broker ends a step at the
+#: first entry above 500.
 STEP_MAX = 1_500
 
 

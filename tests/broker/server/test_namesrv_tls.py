@@ -27,7 +27,7 @@ MEMBER = str(CERTS / "member.pem")
 
 @pytest.fixture
 def front_of(nameserver: RecordingNameserver) -> Iterator[Callable[..., Front]]:
-    """Return a function that starts TLS proxies of the nameserver."""
+    """Return a function that starts TLS proxies in front of the nameserver."""
     fronts: list[Front] = []
 
     def make(certificate: str = "member", *, asks: bool = False) -> Front:

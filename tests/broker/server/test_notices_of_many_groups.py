@@ -14,7 +14,7 @@ from tests.cost import least_cpu_s
 
 
 class Groups:
-    """Groups with a given number of members each; counts the groups and members that are looked at."""
+    """Groups with a given number of members each; counts notified groups, and records the notices."""
 
     def __init__(self, members: Callable[[int], int]) -> None:
         self._members = members
@@ -30,7 +30,7 @@ class Groups:
         self.told.append((request.ext_fields["consumerGroup"], connection))
 
     async def tell(self, count: int) -> list[tuple[int, int]]:
-        """Notify all groups; return after each turn of the loop the numbers of groups and of notices."""
+        """Notify all groups; return the numbers of groups and notices after each iteration of the loop."""
         turns = [(0, 0)]
         self.notices.tell(map(str, range(count)))
         wanted = sum(map(self._members, range(count)))
@@ -58,5 +58,5 @@ def test_each_of_many_groups_costs_the_same() -> None:
     def tell() -> None:
         asyncio.run(Groups(lambda _: 0).tell(100_000))
 
-    # With a cost that grew with the number of earlier groups, this took several seconds.
+    # If the cost of a group grew with the number of earlier groups, this would take several seconds.
     assert least_cpu_s(lambda: tell, below=1.5) < 1.5

@@ -1,4 +1,4 @@
-"""A broker's metrics that show slow requests, refusals and the lag of consumers. Their number is bounded."""
+"""A broker's metrics of slow requests, refusals and the lag of consumers. The number of series is bounded."""
 
 from __future__ import annotations
 

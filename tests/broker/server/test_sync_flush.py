@@ -193,7 +193,7 @@ def test_group_that_cannot_be_written_is_not_acknowledged(tmp_path: Path) -> Non
     obstacle = tmp_path / "config" / "subscriptionGroup.json.tmp"
 
     async def act(broker: Broker) -> None:
-        assert (await broker.send(b"x")).code == 0  # answered after the topic table's folder was created
+        assert (await broker.send(b"x")).code == 0  # now the topic table's folder exists
         obstacle.mkdir()
         body = SubscriptionGroupConfig(group_name="G", retry_max_times=3).encode()
         refused = await broker.call(200, body=body)
@@ -213,7 +213,7 @@ def test_offsets_that_cannot_be_written_are_not_acknowledged_and_are_written_lat
     clone = {"srcGroup": "G", "destGroup": "H", "topic": "T", "offline": "true"}
 
     async def act(broker: Broker) -> None:
-        assert (await broker.send(b"x")).code == 0  # answered after the topic table's folder was created
+        assert (await broker.send(b"x")).code == 0  # now the topic table's folder exists
         offset = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "1"}
         obstacle.mkdir()
         # A commit is answered at once. Offsets are written to the disk later.

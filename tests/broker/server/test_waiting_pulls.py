@@ -104,6 +104,23 @@ def test_pull_whose_messages_cannot_be_read_is_answered_and_those_behind_it_are_
     check(sent)
 
 
+def test_pulls_of_deleted_topics_and_no_others_are_tried_again(state: BrokerState) -> None:
+    sent: list[tuple[int, RemotingCommand]] = []
+
+    async def main() -> None:
+        pulls = parked(state, sent)
+        pulls.deleted({"Other"})
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert sent == []
+        pulls.deleted({"Other", "T"})
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert [connection for connection, _ in sent] == [1, 2]
+
+
 @pytest.mark.usefixtures("first_read_fails")
 def test_every_pull_is_answered_at_the_end_of_its_time_though_one_cannot_be_read(state: BrokerState) -> None:
     sent: list[tuple[int, RemotingCommand]] = []

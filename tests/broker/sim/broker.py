@@ -97,7 +97,8 @@ class Truth:
         groups: Requested values of a group's maximum number of retries, in the order of the requests.
         group_from: Index in ``groups`` of the last acknowledged request; -1 if there is none.
         log_min: Least offset at which the log may begin: messages below it were removed for their age.
-        log_min_next: Where the log may begin after the next start, if a crash interrupts a removal.
+        log_min_next: Least offset at which the log may begin after the next start, if a crash interrupts a
+            removal.
         came: Bodies of messages that were delivered before old log files were removed.
         is_full: True if the broker has removed log files because the disk was full, with waiting messages.
     """
@@ -206,7 +207,7 @@ class Simulation:
         self.boot += 1
 
     def _return(self) -> None:
-        """Start the broker again, perhaps after failed starts, and check its content."""
+        """Start the broker again, perhaps after failed starts, and check the content of its store."""
         self.disk.is_full = False
         self.disk.fault_rate = 0.0
         self._damaged = False
@@ -271,7 +272,7 @@ class Simulation:
         store.note_begin = noted  # type: ignore[method-assign]
 
     def _stop(self) -> None:
-        """End as the broker does when it stops cleanly: write everything."""
+        """Write everything to the disk, as the broker does when it stops cleanly."""
         self._depth = 1
         for file in self.files:
             run_here(file.save(whole=True))
@@ -307,8 +308,11 @@ class Simulation:
             self.truth.log_min = max(self.truth.log_min, store.log.min_offset)
 
     def _remove_old_files(self) -> Steps:
-        """Remove old log files, as the broker does while the disk has room: delayed messages stay."""
-        # Later removals may remove the copies of messages that are delivered by now.
+        """Remove old log files, as the broker does while the disk has room.
+
+        Messages that still wait for their delivery stay.
+        """
+        # Record all delivered messages now, because a later removal may remove them from the log.
         self.truth.came |= {body for topic in TOPICS for _, _, body, _ in self._messages(topic)}
         age_s = self.rng.choice((0, 20))
         keep_from = oldest_waiting(self.state)
@@ -576,8 +580,8 @@ class Simulation:
                 self.truth.lives[topic] = self._life_born_at(topic, born, lives)
                 self.truth.births[topic, born] = self.truth.lives[topic]
             now = None if born is None else self.truth.lives[topic]
-            # If the topic table lost the beginning of a topic's new life, messages of the new life may be
-            # found in the life before it.
+            # The topic table may have lost the second creation of a topic. The messages of the new life may
+            # then be found in the life before it.
             dead = self.truth.dead - self.truth.joined
             if any((topic, life) in dead for life in {now, *lives}):
                 raise Broken(f"messages of a deleted topic are back: {topic} lives {sorted(lives)} now {now}")
@@ -624,7 +628,7 @@ class Simulation:
             answer = result_of(outcome.work)
             store = self.state.store
             if not store.log.min_offset <= message.physical_offset < store.index.position:
-                continue  # the message was removed for its age, or the index does not contain it yet
+                continue  # the message was removed because of its age, or is not in the index yet
             if message.body not in [found.body for found in decode_messages(answer.body)]:
                 raise Broken(f"message is not found by its key: {message} {answer.remark}")
             self.count["queries judged"] += 1
@@ -632,9 +636,11 @@ class Simulation:
     def _life_born_at(self, topic: str, born: int, lives: set[int]) -> int:
         """Return the last life of a topic that may have begun at the log offset ``born``.
 
-        A life's recorded birth may be unequal to ``born`` in two cases. If a power cut removed the end of the
-        log, births behind the new end count as births at the new end. If the table lacked a topic, the broker
-        found the topic in the log, and ``born`` is the end of the log that the table recorded.
+        The simulation records the log offset of each birth. It may differ from ``born`` in two cases:
+
+        - A power cut removed the end of the log. A birth behind the new end then counts as one at this end.
+        - The table lacked the topic, so the broker found the topic in the log. Then ``born`` is the end of
+          the log that the table recorded.
         """
         end = self.state.store.log.max_offset
         births = [(life, at) for (name, at), life in self.truth.births.items() if name == topic]

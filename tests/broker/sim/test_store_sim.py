@@ -1,4 +1,4 @@
-"""The store under power cuts, kills and disk faults: all seeds pass, but some fail without a precaution."""
+"""The store with power cuts, kills and disk faults: all seeds pass, unless a precaution is removed."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from routekeeper.broker.store.message_index import KEYS_MAX
 from routekeeper.broker.store.messages import INDEXED_AT_ONCE, Draft, MessageStore
 from tests.broker.store.test_index import HOST, find
 
-#: Largest number of entries that one step may index: the bound of a step, and the keys of its last message.
+#: Largest number of entries that one step may index: the bound of a step plus the keys of its last message.
 STEP_ENTRIES = 1024 + KEYS_MAX
 #: Size in bytes of one entry in a file.
 ENTRY_SIZE = 24
@@ -210,7 +210,7 @@ def test_file_of_messages_with_many_keys_has_a_bounded_number_of_entries(stores:
     assert find(store, "id7") == [offsets[7]]
     entries = [file.stat().st_size // ENTRY_SIZE for file in stores.files]
     assert max(entries) <= 4 * 1000 + STEP_ENTRIES
-    # Messages with up to four keys do not make more files.
+    # Messages with up to four keys need no more files than messages with one key.
     before = len(entries)
     put_batch(store, drafts(4000, keys="a b c"))
     run_here(store.index.follow())

@@ -1,6 +1,6 @@
-"""A queue file whose entries are all damaged: each pull does a bounded part of the search for the messages.
+"""If all entries of a queue file are damaged, the broker searches the log for the messages.
 
-No part of the search is done twice.
+Each pull does a bounded part of this search. No part of the search is done twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files of a store that are missing or cut although they were durable.
+"""Files of a store that are missing or shortened, although they were durable.
 
 If messages are lost with these files, the broker reports an error.
 """

@@ -1,4 +1,4 @@
-"""One file of the log is missing between other files, or it was cut.
+"""One file of the log is missing between other files, or it was shortened.
 
 The broker names the file and does not start, unless an operator has allowed it to skip the damage.
 """

@@ -1,4 +1,8 @@
-"""The broker removes old log files at given hours, earlier if the disk fills, at any age if it is full."""
+"""The broker removes old log files at the configured hours.
+
+If the disk fills up, the broker does not wait for these hours. If the disk is nearly full, it removes even
+young files.
+"""
 
 from __future__ import annotations
 

@@ -538,7 +538,7 @@ def test_entries_above_the_checkpoint_do_not_come_back(open_store: OpenStore, tm
     work = store.prepare_checkpoint()
     assert work is not None
     for _, _, entries in work.entries:
-        write_entries(DISK, entries)  # after this write, the crash comes; no checkpoint file is written
+        write_entries(DISK, entries)  # then the broker crashes before it writes the checkpoint file
     os.truncate(log_files(tmp_path)[0], end)
     again = open_store()
     assert again.bounds("T", 0) == (0, 5)
@@ -666,7 +666,7 @@ def test_queue_file_without_valid_entries_does_not_bring_a_deleted_topic_back(
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoint, "write", no_space)
         run_here(store.checkpoint())
-    again = open_store(births={"T": 0, "U": store.log.max_offset})  # as after the deletion of U
+    again = open_store(births={"T": 0, "U": store.log.max_offset})  # the same state as after a deletion of U
     assert again.queue_counts == {"T": 1}
 
 
@@ -704,7 +704,7 @@ def test_messages_stay_readable_if_their_removal_cannot_be_noted(
 
 
 def test_messages_above_the_checkpoint_are_not_removed(open_store: OpenStore, tmp_path: Path) -> None:
-    """Without their queue entries, the next start could not tell at which offset a queue goes on."""
+    """If a start found no queue entries for such messages, it could not know the next offset of the queue."""
     store = open_store()
     put(store, 20, topic="U")
     checkpoint(store)

@@ -109,7 +109,7 @@ def test_rate_is_growth_over_the_window() -> None:
     for second in range(0, 700, 5):
         rate.sample(float(second))
         rate.total += 50
-    assert rate.per_second(10, 699.0) == 50 * 2 / 9  # the total grew twice by 50 in the 9 s since 690 s
+    assert rate.per_second(10, 699.0) == 50 * 2 / 9  # from 690 s to 699 s, the total grew by 100
     assert rate.per_second(600, 700.0) == 10.0
     assert len(rate.spell(700.0).split()) == 3
 

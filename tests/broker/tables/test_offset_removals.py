@@ -1,4 +1,4 @@
-"""The table of offsets when topics and groups are removed from it, and when pairs have many queues."""
+"""The table of offsets: removal of topics and groups, and pairs (topic, group) with many queues."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_deletion_of_a_topic_costs_the_same_with_few_and_with_many_groups() -> N
         tables.append(with_groups(GROUPS))
         return lambda: tables[-1].drop_topic("T")
 
-    # To remove the groups one by one would take 50 ms.
+    # A removal of one group after the other would take 50 ms.
     assert least_cpu_s(drop, below=0.005) < 0.005
     offsets = tables[-1]
     assert (tuple(offsets.pairs()), offsets.size) == ((), 0)
@@ -78,7 +78,7 @@ def test_deleted_offsets_stay_deleted_when_the_topic_is_created_again() -> None:
     offsets = with_groups(10 * SWEPT)
     offsets.drop_topic("T")
     offsets.commit("T", "G3", 5, 6)
-    for number in range(20):  # these commits clean up after the deletion
+    for number in range(20):  # each commit removes some deleted pairs from the index
         offsets.commit("U", "H", 0, number)
         assert offsets.topics_of("G3") == ("T",)
         assert offsets.topics_of("G4") == ()

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from routekeeper.broker.tables.topics import (
+    EDITS_LENGTH_MAX,
     StartTopics,
     TopicChange,
     TopicConfigs,
@@ -168,6 +169,14 @@ def test_attributes_are_edited_by_sign() -> None:
     change = TopicChange(topic_name="T", read_queue_nums=1, write_queue_nums=1, perm=6, attributes="a=1")
     with pytest.raises(ValueError, match="neither"):
         change.apply_to(None)
+
+
+@pytest.mark.parametrize("edit", [",", "+message.type=FIFO,", "-x"])
+def test_long_text_of_attributes_is_refused_unread(edit: str) -> None:
+    edits = (edit * EDITS_LENGTH_MAX)[: EDITS_LENGTH_MAX + 1]
+    with pytest.raises(ValueError, match="attributes have 4097 characters, allowed are 4096"):
+        edit_attributes(None, edits)
+    assert edit_attributes(None, "," * EDITS_LENGTH_MAX) == {}
 
 
 def test_stored_topic_with_numbers_outside_their_range_is_served_within_it() -> None:

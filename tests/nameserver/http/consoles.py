@@ -29,7 +29,7 @@ class Server:
                 [
                     *(sys.executable, "-m", "routekeeper.nameserver", "--listen", wire, "--http", http),
                     *("--data", str(folder / "data"), *flags),
-                    *("--serverChannelMaxIdleTimeSeconds", "3600"),  # a broker registers once, then is silent
+                    *("--serverChannelMaxIdleTimeSeconds", "3600"),  # it registers once, then is silent
                 ],
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -101,6 +101,6 @@ def registered(
         "haServerAddr": f"{name if name.replace('-', '').isalnum() else 'odd'}.test:10912",
         "brokerId": str(broker_id),
         "bodyCrc32": str(body_crc32(body)),
-        "heartbeatTimeoutMillis": "3600000",  # long lease: the broker registers only once
+        "heartbeatTimeoutMillis": "3600000",  # the lease is long, because the broker registers only once
     }
     return RemotingCommand.request(103, fields, body)

@@ -1,4 +1,7 @@
-"""Hooks that change schemathesis' requests: they insert names that exist, and shorten waiting times."""
+"""Hooks that change the requests of schemathesis.
+
+They insert names that exist, and they shorten waiting times.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import Any
 
 import schemathesis
 
-#: Names that the test has created on the server: a topic, a namespace and a key.
+#: Names of a topic, a namespace and a key that the test has created on the server.
 THERE = {"topic": "T", "namespace": "N", "key": "k"}
 
 
@@ -14,7 +17,10 @@ THERE = {"topic": "T", "namespace": "N", "key": "k"}
 def before_call(
     context: schemathesis.HookContext, case: schemathesis.Case[Any], kwargs: dict[str, Any]
 ) -> None:
-    """Replace names of at most one character by names that exist, and valid waiting times by short ones."""
+    """Replace names of at most one character by names that exist.
+
+    Replace valid waiting times by short ones.
+    """
     for name, known in THERE.items():
         if len(str((case.path_parameters or {}).get(name, known))) <= 1:
             case.path_parameters[name] = known

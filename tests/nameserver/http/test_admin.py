@@ -1,4 +1,4 @@
-"""Administration over HTTP: refusals, and changes of a real group of three members in one process."""
+"""Administration over HTTP: refused requests, and changes of a real group of three members in one process."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def check_answer(method: str, path: str, status: int, content_type: str, body: A
 
 @contextlib.asynccontextmanager
 async def node(root: Path, raft: str, peers: tuple[str, ...], **settings: str) -> AsyncIterator[Node]:
-    """Run one nameserver: in raft mode with ``peers``, in independent mode without."""
+    """Run one nameserver. It runs in raft mode if ``peers`` is given, otherwise in independent mode."""
     token = settings.pop("token", TOKEN)
     flags = {"dataDir": str(root), "httpListen": "127.0.0.1:0", "listenPort": "0"} | settings
     if peers:
@@ -121,8 +121,8 @@ async def group_of(root: Path, size: int) -> AsyncIterator[list[Node]]:
     addresses = tuple(free_addresses(size))
     async with contextlib.AsyncExitStack() as stack:
         nodes = [
-            # Three members share one event loop on a busy machine. A short election timeout could expire, but
-            # the leader must not change during the test.
+            # Three members share one event loop on a busy machine, so a short election timeout could expire.
+            # The leader must not change during the test.
             await stack.enter_async_context(
                 node(root / str(number), address, addresses, raftElectionTimeoutMs="2000")
             )
@@ -133,7 +133,7 @@ async def group_of(root: Path, size: int) -> AsyncIterator[list[Node]]:
 
 
 def leader(nodes: list[Node]) -> Node:
-    """Return the member that leads the group; the group must be ready."""
+    """Wait until the group is ready; return the member that leads it."""
     name = nodes[0].mode.status().leader
     return next(n for n in nodes if n.raft == name)
 
@@ -257,7 +257,7 @@ def test_body_of_unknown_length_is_bounded_too(tmp_path: Path) -> None:
     assert SNAPSHOT_MAX >= 1 << 30
 
 
-# -- changes of a real group --------------------------------------------------------------------------------
+# -- changes in a group of three members --------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -298,7 +298,10 @@ def test_leadership_goes_where_it_is_sent(tmp_path: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def process(root: Path, raft: str, peers: tuple[str, ...]) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a member as a separate process; the process ends when the group removes the member."""
+    """Run a member as a separate process.
+
+    The process ends when the group removes the member.
+    """
     found = await asyncio.create_subprocess_exec(
         *(
             sys.executable,
@@ -331,7 +334,7 @@ def test_member_is_added_catches_up_and_ends_when_it_is_removed(tmp_path: Path) 
             (address,) = free_addresses(1)
             peers = (*(n.raft for n in nodes), address)
             async with process(tmp_path / "new", address, peers) as newcomer:
-                for _ in range(2):  # the second time: a repeated request must change nothing
+                for _ in range(2):  # this is the second time: a repeated request must change nothing
                     answer = await leader(nodes).ask(
                         "POST", "/v1/raft/members?timeout=20s", {"address": address}
                     )
@@ -393,7 +396,7 @@ def test_downloads_from_a_disk_that_stands_still_hold_up_neither_others_nor_the_
     ended = threading.Event()
 
     def serve() -> None:
-        run(body)  # returns only once the shared executor's threads have ended
+        run(body)  # run() waits until the threads of the shared executor end
         ended.set()
 
     server = threading.Thread(target=serve, daemon=True)

@@ -1,6 +1,7 @@
-"""The console's HTTP resources.
+"""Tests of the console's HTTP resources.
 
-They are the table of nameservers and brokers, a topic at all nameservers, and the last events.
+The resources are the table of nameservers and brokers, the state of a topic at all nameservers, and the last
+events.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 
 def cells(picture: dict[str, Any], broker: str) -> list[dict[str, Any]]:
-    """Return the cells in the table line of ``broker``, one for each nameserver."""
+    """Return the cells in the table row of ``broker``, one for each nameserver."""
     (row,) = [row for row in picture["rows"] if row["broker_name"] == broker]
     return [{"state": "listed", **cell} for cell in row["cells"]]
 
@@ -40,7 +41,7 @@ def states(picture: dict[str, Any]) -> list[str]:
     return [each["state"] for each in picture["nameservers"]]
 
 
-# Two independent nameservers that name each other ------------------------------------------------------
+# Two independent nameservers that each name the other in their settings --------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +79,7 @@ def test_cells_that_differ_between_two_nameservers_say_by_what(
     def differing() -> tuple[dict[str, Any], ...]:
         """Return the answers of ``cluster`` and ``pulse`` if both have the same tag, else an empty tuple.
 
-        Return an empty tuple also while the peer's answer is missing: on a busy machine a peer may answer a
+        While the peer's answer is missing, also return an empty tuple. On a busy machine, a peer may answer a
         second late.
         """
         picture, pulse = one.get("/v1/console/cluster"), one.get("/v1/console/pulse")
@@ -102,7 +103,7 @@ def test_cells_that_differ_between_two_nameservers_say_by_what(
 
     ages = [each["seen_s"] for each in pulse["nameservers"]]
     assert all(0 <= age < WITHIN_S for age in ages[0])
-    assert ages[1].count(-1) == 1  # -1: a broker that the other nameserver lacks
+    assert ages[1].count(-1) == 1  # -1 stands for a broker that the other nameserver does not list
 
 
 def test_topic_is_shown_from_every_nameserver_with_order_change_and_explanation(
@@ -161,7 +162,11 @@ def test_history_has_the_events_of_all_nameservers(
 def test_peer_that_stands_still_is_shown_as_silent_and_costs_a_second_once(
     pair: tuple[Server, Server], client: BlockingClient
 ) -> None:
-    """Use the shortest of three times: a busy machine may delay a request, but cannot make it faster."""
+    """A peer that hangs delays the first request by a second, and later requests not at all.
+
+    The test uses the shortest of three times, because a busy machine may delay a request but cannot make it
+    faster.
+    """
     one, other = pair
     tries = range(3)
     told(client, one, registered("still", *(f"Still-{number}" for number in tries)))
@@ -191,11 +196,11 @@ def test_peer_that_stands_still_is_shown_as_silent_and_costs_a_second_once(
         finally:
             other.process.send_signal(signal.SIGCONT)
     assert min(first_s) < 2 * asking.ANSWER_S, first_s
-    assert min(next_s) < asking.ANSWER_S, next_s  # the silent peer is not asked
+    assert min(next_s) < asking.ANSWER_S, next_s  # the console does not ask the silent peer
     wait_until(lambda: states(one.get("/v1/console/cluster")) == ["this", "answered"], "its answer")
 
 
-# A raft group ------------------------------------------------------------------------------------------
+# Consoles in a raft group --------------------------------------------------------------------------------
 
 
 @pytest.mark.one_core
@@ -215,8 +220,8 @@ def test_members_are_shown_and_the_ones_that_the_group_cannot_lose(tmp_path: Pat
     with servers(*members), BlockingClient() as client:
         for member in members:
             member.await_ready()
-        # On a busy machine the leader may step down, and a registration is then refused: try again.
-        # Afterwards roles and links may be different.
+        # On a busy machine, the leader may step down, and then a registration is refused. So repeat it.
+        # Afterwards, roles and links may be different.
         wait_until(
             lambda: client.invoke(members[0].wire, registered("b", "T"), timeout_s=WITHIN_S).code == 0,
             "the broker is registered",
@@ -258,12 +263,12 @@ def test_members_are_shown_and_the_ones_that_the_group_cannot_lose(tmp_path: Pat
         wait_until(lambda: lost() == ("silent", False), "the silence of the third")
 
 
-# Nameservers that brokers name in their settings --------------------------------------------------------
+# Nameservers that the console knows from the settings of brokers -----------------------------------------
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give peers a long time to answer: all nameservers run in this process, on a busy machine."""
+    """Give peers a long time to answer, because all nameservers run in this process on a busy machine."""
     monkeypatch.setattr(asking, "ANSWER_S", WITHIN_S)
 
 
@@ -271,7 +276,10 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def broker_at(
     ns: Running, settings: bytes, *, addr: str = "", name: str = "b"
 ) -> AsyncIterator[list[int]]:
-    """Register a broker that answers request 26 with ``settings``; yield the codes of requests to it."""
+    """Register a broker that answers request 26 with ``settings``.
+
+    Yield the codes of the requests that the broker gets.
+    """
     codes: list[int] = []
 
     def answer(_connection: object, command: RemotingCommand) -> RemotingCommand:
@@ -373,7 +381,10 @@ def test_broker_that_registers_from_elsewhere_is_not_asked(tmp_path: Path) -> No
 
 
 def test_many_addresses_are_asked_in_bounds_and_ever_less_often(tmp_path: Path) -> None:
-    """One broker names a thousand nameserver addresses; no server listens at any of them."""
+    """The console limits its requests if one broker names a thousand nameserver addresses.
+
+    No server listens at any of these addresses.
+    """
     ports = ";".join(f"127.0.0.1:{port}" for port in range(1, 1001))
 
     async def main() -> None:
@@ -381,8 +392,8 @@ def test_many_addresses_are_asked_in_bounds_and_ever_less_often(tmp_path: Path) 
             peers = ns.web_server.console.peers
             await rounds(ns, 6)
             assert len(peers.told) == 8
-            # One request goes to the broker. Then come five rounds with at most eight addresses each. The
-            # pause after a failure doubles, so an address is asked in at most four of the five rounds.
+            # One request goes to the broker. Each of the five following rounds asks at most eight addresses.
+            # The pause after a failure doubles, so each address is asked in at most four of these rounds.
             assert peers.questions <= 1 + 4 * 8
 
     asyncio.run(main())
@@ -403,7 +414,7 @@ def test_off_asks_nobody(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-# Rate of requests to peers ------------------------------------------------------------------------------
+# Limits on the rate of requests to peers ----------------------------------------------------------------
 
 
 def test_pages_share_one_round_and_without_a_page_nobody_is_asked(
@@ -427,8 +438,8 @@ def test_pages_share_one_round_and_without_a_page_nobody_is_asked(
                 await ns.get(f"/v1/console/topics/T{peers.rounds}")
             passed_s = loop.time() - begun
             assert passed_s >= 2 * asking.EVERY_S * 0.95
-            # Count the requests: one to the broker; in each of three rounds one to the other nameserver, and
-            # one or two requests for a topic. A fourth round may have begun: up to two more.
+            # These requests are allowed: one to the broker, and in each of three rounds one to the other
+            # nameserver and one or two for a topic. A fourth round may have begun, so two more are allowed.
             assert peers.questions <= 1 + 3 + 2 * 3 + 2
             await until(lambda: peers._task is None)
             before = peers.questions

@@ -1,4 +1,7 @@
-"""Decisions of the console: whom to ask and when, members that the group cannot lose, and events."""
+"""Tests of the console's decisions, without sockets.
+
+The console decides whom to ask and when, which members the group cannot lose, and which events to show.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +121,7 @@ def test_address_without_an_answer_is_asked_ever_less_often() -> None:
     [
         ("abc", "abc", ""),
         ("abc", "ab", "ab"),
-        ("abc", "a", ""),  # only one of three voters is up: there is no majority to keep
+        ("abc", "a", ""),  # only one of three voters is up, so there is no majority to keep
         ("abcde", "abcd", ""),
         ("abcde", "abc", "abc"),
         ("abcd", "abc", "abc"),
@@ -163,7 +166,7 @@ def test_group_notes_what_differs() -> None:
     def look(at_ms: int, leader: str | None, term: int, in_contact: bool, refused: int = 0) -> None:
         notes.look(at_ms=at_ms, leader=leader, term=term, in_contact=in_contact, refused=(refused, 0))
 
-    look(0, None, 0, in_contact=False)  # no contact at the start is no event "contact lost"
+    look(0, None, 0, in_contact=False)  # a start without contact is not the event "contact lost"
     look(1, "a", 1, in_contact=True)
     look(2, "a", 1, in_contact=True)
     look(3, "a", 1, in_contact=False)

@@ -1,4 +1,4 @@
-"""The console's requests to peers over TLS: a private authority, and wrong certificates."""
+"""The console's requests to peers over TLS, with a private authority and with wrong certificates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def flags(certificate: str, *, authority: bool = True) -> tuple[str, ...]:
 
 
 def peers_of(server: Server, certificate: str | None) -> dict[str, dict[str, Any]]:
-    """Return the console's entries about all other nameservers, by their addresses."""
+    """Return the console's entries about all other nameservers, as a dict by their addresses."""
     url = f"https://{server.http}/v1/console/cluster"
     with urllib.request.urlopen(url, timeout=WITHIN_S, context=client_context(certificate)) as answer:
         found = json.load(answer)["nameservers"]
@@ -33,7 +33,7 @@ def peers_of(server: Server, certificate: str | None) -> dict[str, dict[str, Any
 def is_outcome(peer: dict[str, Any]) -> bool:
     """Return True if a peer has answered or failed.
 
-    A timeout does not count, as a busy machine may cause it.
+    A timeout does not count, because a busy machine may cause it.
     """
     return peer["state"] not in ("asking", "unknown") and not peer["reason"].startswith("no answer within ")
 

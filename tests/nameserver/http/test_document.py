@@ -1,4 +1,7 @@
-"""``/openapi.json`` describes the server: schemathesis tests all operations, a generated client works."""
+"""``/openapi.json`` describes the server correctly.
+
+schemathesis tests all operations, and a client that is generated from the document works.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,14 @@ pytestmark = pytest.mark.slow
 TOKEN = "a-token-of-the-operators"
 WAIT_S = 60.0
 BIN = Path(sys.executable).parent
-#: Checks that schemathesis makes on each answer. No check decides which requests are valid: our own tests do
-#: this more exactly.
+#: The checks that schemathesis makes on each answer. None of them decides which requests are valid, because
+#: our own tests do this more exactly.
 CHECKS = (
     *("not_a_server_error", "status_code_conformance", "content_type_conformance"),
     *("response_schema_conformance", "response_headers_conformance"),
     *("unsupported_method", "allow_header_conformance", "ignored_auth"),
 )
-#: Settings of schemathesis: statuses 503, 504 and 507 are documented answers and no defects.
+#: Settings of schemathesis. Answers with status 503, 504 or 507 are documented, so they are no defects.
 CONFIG = """
 hooks = "{hooks}"
 [checks]
@@ -81,7 +84,9 @@ def serving(root: Path, mode: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("mode", ["independent", "raft"])
 def test_every_answer_is_documented_and_none_is_a_500(mode: str, tmp_path: Path) -> None:
-    """Test all operations but ``/v1/watch``, whose answer never ends; other tests cover it.
+    """Test all operations except ``/v1/watch``, whose answer never ends.
+
+    Other tests cover ``/v1/watch``.
 
     schemathesis sends the same requests in every run, and no time limit ends the run early.
     """

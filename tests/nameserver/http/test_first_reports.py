@@ -1,4 +1,7 @@
-"""``/readyz`` of a nameserver that refuses route queries after its start, so that brokers register first."""
+"""Tests of ``/readyz`` of a new nameserver.
+
+Until brokers had time to register, a new nameserver refuses route queries.
+"""
 
 from __future__ import annotations
 

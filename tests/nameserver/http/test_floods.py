@@ -1,4 +1,7 @@
-"""Floods of HTTP requests: how many handlers begin in a turn of the loop, and how many bytes may wait."""
+"""Floods of HTTP requests.
+
+The tests limit how many handlers begin in one turn of the event loop, and how many bytes may wait.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from tests.nameserver.http.test_listener import HALF, HEALTH, answer, ended, lim
 from tests.turns import Turns
 from tests.waiting import until
 
-#: Most bytes that an event loop reads from a socket at once.
+#: Maximum number of bytes that an event loop reads from a socket at once.
 READ_MAX = 256 * 1024
 
 
@@ -34,7 +37,10 @@ def get(path: str, *, more: bytes = b"") -> bytes:
 
 
 async def statuses(reader: asyncio.StreamReader, count: int) -> list[int]:
-    """Read answers without a body, or with a Content-Length; return their statuses."""
+    """Read ``count`` answers; return their statuses.
+
+    An answer has no body, or its header has a Content-Length.
+    """
     found = []
     for _ in range(count):
         head = await answer(reader)
@@ -65,7 +71,7 @@ def test_of_many_requests_a_few_begin_in_each_turn_of_the_loop(
                 assert b" 404 " in await answer(reader)
             turns.end()
             assert begun.total() == 100
-            assert max(begun.values()) <= 2 * BEGIN_MAX  # the loop may call the gate twice in a turn
+            assert max(begun.values()) <= 2 * BEGIN_MAX  # the event loop may call the gate twice in a turn
 
     asyncio.run(main())
 
@@ -157,7 +163,7 @@ def test_lost_and_cancelled_requests_leave_the_gate_at_once() -> None:
                 return "begun"
 
             def look() -> None:
-                """Check the gate in the turn in which the last two requests wait."""
+                """End the two waiting requests: close the connection of one, and cancel the other."""
                 assert len(gate.waiting) == 2
                 made[-2].connection_lost(None)
                 tasks[-1].cancel()
@@ -203,7 +209,7 @@ def test_bytes_behind_a_blocking_query_are_bounded_and_served_afterwards(
             large = get("/healthz", more=b"X-More: %s\r\n" % (b"x" * 7000))
             reader, writer = await web_.open(query)
             await until(lambda: served(web_.connections) == 1)
-            count = 2000  # of 7 kB: more than all buffers of both sides hold
+            count = 2000  # requests of 7 kB: more in all than the buffers of both sides hold
             writer.write(large * count)
             await until(lambda: web_.connections.ahead_bytes > AHEAD_MAX)
             sizes = [-1]  # bytes that the client could not send yet
@@ -250,14 +256,14 @@ def test_pipelined_requests_are_answered_in_order(tmp_path: Any, monkeypatch: py
             reader, writer = await web_.open(b"".join(requests) + body + get("/healthz"))
             expected = [200, 404, 200, 404] * 50 + [405, 200]
             assert await statuses(reader, len(expected)) == expected
-            for start in range(0, len(body + HEALTH), 7):  # the parts end anywhere
+            for start in range(0, len(body + HEALTH), 7):  # write 7 bytes at a time: a part may end anywhere
                 writer.write((body + HEALTH)[start : start + 7])
                 await asyncio.sleep(0)
             assert await statuses(reader, 2) == [405, 200]
             for end in (
                 b"\r\n\r\n",
                 b"\r\nX: y\r\n\r\n",
-            ):  # of a header whose begin came with the body before
+            ):  # end of a header whose beginning was sent with the body before
                 writer.write(body + b"GET /healthz HTTP/1.1\r\nHost: localhost")
                 assert await statuses(reader, 1) == [405]
                 writer.write(end)
@@ -272,7 +278,7 @@ def test_body_that_no_handler_reads_does_not_hide_the_next_request(
 ) -> None:
     async def main() -> None:
         async with limited(tmp_path, monkeypatch) as web_:
-            body = random.Random(1).randbytes(2_000_000)  # more than aiohttp holds unread
+            body = random.Random(1).randbytes(2_000_000)  # more than aiohttp stores while no handler reads
             body = zlib.compress(body) if encoding else body
             head = b"PUT /v1/kv/n/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n" % len(body)
             reader, _ = await web_.open(head + encoding + b"\r\n" + body + get("/healthz") * 3)

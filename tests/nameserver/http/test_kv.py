@@ -1,4 +1,4 @@
-"""KV values over HTTP, in both modes: put and delete with the token, and with conditions."""
+"""Tests of KV values over HTTP, in both modes: put and delete with the token, and with conditions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATH = "/v1/kv/n/k"
 
 @contextlib.asynccontextmanager
 async def serving(root: Path, mode: str, **settings: str) -> AsyncIterator[Node]:
-    """Run one nameserver in either mode; yield it once it accepts changes."""
+    """Run one nameserver in the given mode; yield it after it accepts changes."""
     peers = tuple(free_addresses(1)) if mode == "raft" else ()
     async with node(root, peers[0] if peers else "", peers, **settings) as one:
         await until(lambda: one.mode.status().writes_ready)

@@ -1,4 +1,7 @@
-"""Limits of HTTP connections, over real sockets: which connections the server closes and which it serves."""
+"""Limits of HTTP connections, over real sockets.
+
+The tests show which connections the server closes and which it continues to serve.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class Web:
-    """The HTTP server of a running nameserver, with other limits than the default."""
+    """The HTTP server of a running nameserver, with limits that differ from the defaults."""
 
     def __init__(self, ns: Any, connections: HttpConnections) -> None:
         self.ns = ns
@@ -64,7 +67,7 @@ def served(connections: HttpConnections) -> int:
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:
-    """Return the bytes received until the other side closed."""
+    """Read until the other side closes the connection; return the bytes."""
     async with asyncio.timeout(20):
         try:
             return await reader.read()
@@ -215,7 +218,10 @@ def test_page_of_another_site_gets_nothing_and_is_told_why(tmp_path: Any) -> Non
 
 @pytest.mark.slow
 def test_a_peer_that_takes_a_long_answer_is_not_silent() -> None:
-    """A peer that sends nothing while it reads a long answer stays connected until it stops reading."""
+    """A peer that reads a long answer stays connected, although it sends nothing.
+
+    The connection ends only if the peer stops reading.
+    """
 
     class Transport(asyncio.Transport):
         aborted = False
@@ -232,7 +238,8 @@ def test_a_peer_that_takes_a_long_answer_is_not_silent() -> None:
     async def main() -> bool:
         """Return True if the server aborted the connection while the peer was still reading.
 
-        An abort is permitted only if the machine delayed this event loop by more than 0.5 s; otherwise fail.
+        The server may abort it only if the machine delayed this event loop by more than 0.5 s. Otherwise the
+        test fails.
         """
         loop = asyncio.get_running_loop()
         runner, transport = web.AppRunner(web.Application()), Transport()
@@ -249,7 +256,7 @@ def test_a_peer_that_takes_a_long_answer_is_not_silent() -> None:
         while now < end and not transport.aborted:
             connection.pause_writing()
             connection.resume_writing()
-            await asyncio.sleep(0.02)  # the peer reads, then waits this time
+            await asyncio.sleep(0.02)  # the peer reads, then waits for this time
             longest_s, now = max(longest_s, loop.time() - now), loop.time()
         too_soon = transport.aborted
         await until(lambda: transport.aborted)
@@ -264,9 +271,10 @@ def test_a_peer_that_takes_a_long_answer_is_not_silent() -> None:
 def test_bytes_that_are_no_text_are_refused_and_leave_no_traceback(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """aiohttp decodes bytes that are not UTF-8 to lone surrogates.
+    """Bytes that are not UTF-8 are refused and cause no traceback.
 
-    The answer must escape lone surrogates, because UTF-8 cannot encode them.
+    aiohttp decodes such bytes to lone surrogates. The answer must escape lone surrogates, because UTF-8
+    cannot encode them.
     """
 
     async def main() -> None:
@@ -292,9 +300,10 @@ def test_no_route_fails_on_bytes_that_are_no_text(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """aiohttp's C parser refuses bytes that are not text; no handler gets them.
+    """No route fails on bytes that are not text.
 
-    Installations without the C parser use aiohttp's Python parser, so the test uses both parsers.
+    aiohttp's C parser refuses such bytes, so no handler gets them. Installations without the C parser use
+    aiohttp's Python parser, so the test uses both parsers.
     """
     monkeypatch.setattr("aiohttp.web_protocol.HttpRequestParser", parser)
 
@@ -362,7 +371,7 @@ def test_client_that_leaves_while_it_sends_a_snapshot_is_no_failed_request(
             writer.close()
             await until(lambda: bool(told()))
             again = await one.ask("POST", "/v1/raft/restore", data=b"")
-            assert again.status == 400  # not 409: the first restore has ended
+            assert again.status == 400  # not 409, because the first restore has ended
             assert "empty" in again.body["detail"]
 
     asyncio.run(main())

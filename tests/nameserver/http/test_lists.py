@@ -1,4 +1,7 @@
-"""Lists over HTTP: pages, filters, waiting for a change, status 304, gzip, and the cost of large lists."""
+"""Tests of lists over HTTP.
+
+The tests cover pages, filters, waiting for a change, status 304, gzip, and the cost of large lists.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from tests.waiting import until
 
 
 async def pages(ns: Running, path: str, member: str) -> list[Any]:
-    """Return all pages of a list, each as the list of its items."""
+    """Return all pages of a list. Each page is a list of its items."""
     found, cursor = [], ""
     while True:
         status, body = await ns.get(f"{path}{cursor}")

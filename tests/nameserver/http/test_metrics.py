@@ -1,4 +1,7 @@
-"""Metrics of a raft group; the alert rules and operations.md must name only metrics that exist."""
+"""Metrics of a raft group.
+
+The alert rules and docs/operations.md must name only metrics that exist.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ METRIC = re.compile(r"\b(?:mqnamesrv|process)_[a-z_]+\b")
 
 @pytest.fixture(scope="module")
 def exposition(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the text of /metrics from a real group of one member: a leader with snapshot and certificate."""
+    """Return the text of /metrics from a real group of one member.
+
+    The member leads the group, and it has a snapshot and a certificate.
+    """
     root = tmp_path_factory.mktemp("metrics")
 
     async def main() -> str:
@@ -78,7 +84,7 @@ def exposition(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def families(text: str) -> dict[str, str]:
-    """Return the type of each metric by name; check that each sample stands below its own TYPE line."""
+    """Return the type of each metric by name. Check that each sample follows the TYPE line of its metric."""
     kinds: dict[str, str] = {}
     current = ""
     for line in text.splitlines():
@@ -103,8 +109,8 @@ def test_counters_and_only_they_end_in_total(exposition: str) -> None:
 def test_an_operator_finds_what_contract_and_design_promise(exposition: str) -> None:
     """The metrics show all figures that the contract and the design require.
 
-    The figures are about: leader, elections, contact, lag, indexes, journal, snapshot, refusals, stalls,
-    links, members.
+    The figures concern the leader, elections, contact, lag, indexes, journal, snapshot, refusals, stalls,
+    links and members.
     """
     known = set(families(exposition))
     assert known >= {
@@ -156,13 +162,13 @@ def test_where_there_is_no_proc_everything_else_is_told(
 
 
 def test_no_series_is_told_twice(exposition: str) -> None:
-    """No series may appear twice, because Prometheus would refuse the answer."""
+    """No series may appear twice, or Prometheus would refuse the answer."""
     series = [line.rpartition(" ")[0] for line in exposition.splitlines() if not line.startswith("#")]
     assert [name for name in series if series.count(name) > 1] == []
 
 
 def status_of(**figures: object) -> GroupStatus:
-    """Return a member's status with the given figures; the other required figures are 0."""
+    """Return a member's status with the given figures. The other required figures are 0."""
     counted = ("refused_reads", "refused_writes", "unknown_outcomes", "proposals", "apply_lag")
     barriers = ("barriers", "barriers_confirmed", "barrier_rounds")
     given = {"role": "follower", "me": "a:1"} | dict.fromkeys(counted + barriers, 0) | figures
@@ -220,10 +226,10 @@ def test_alert_rules_are_complete_and_named_once() -> None:
 
 def test_operations_guide_names_only_metrics_that_are_served(exposition: str) -> None:
     absent = {
-        # A group of one member has no links, and no broker is registered here.
+        # A group of one member has no links, and this test registers no broker.
         *("mqnamesrv_raft_link_up", "mqnamesrv_broker_last_seen_oldest_seconds"),
-        # A nameserver has these metrics only with RPC hooks, or in a test environment. test_rpc_hooks.py and
-        # test_cluster_test.py read them.
+        # A nameserver has these metrics only with RPC hooks or in a test environment. The tests in
+        # test_rpc_hooks.py and test_cluster_test.py check them.
         *("mqnamesrv_rpc_hook_errors_total", "mqnamesrv_cluster_test_questions_total"),
         "mqnamesrv_cluster_test_kept_answers_total",
     }

@@ -1,4 +1,4 @@
-"""Metrics that show slowness, refusals and lost brokers of a nameserver, in both modes."""
+"""Metrics that show slow requests, refused requests and lost brokers of a nameserver, in both modes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Nameserver:
             return json.load(answer)
 
     def figures(self) -> Mapping[str, float]:
-        """Return the samples of /metrics by name and labels."""
+        """Return the samples of /metrics, as a dict by name and labels."""
         with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=WITHIN_S) as answer:
             text = answer.read().decode()
         return {
@@ -110,7 +110,7 @@ class Nameserver:
 def nameserver(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Nameserver]:
-    """Yield one nameserver of each mode for all tests; each test has its own brokers."""
+    """Yield one nameserver of each mode for all tests. Each test has its own brokers."""
     server = Nameserver(tmp_path_factory.mktemp(request.param), request.param)
     try:
         yield server
@@ -150,8 +150,9 @@ def test_requests_are_timed_by_group_and_the_groups_are_few(
         assert ask(nameserver, client, code) == 3  # unknown codes are answered with code 3
     after = counts()
     grown = {group: after[group] - before[group] for group in GROUPS}
-    # The nameserver measures only one in 64 of the route queries that the cache answers. At a measured query
-    # it also counts the queries since the previous measured one. The count may therefore differ by up to 64.
+    # The nameserver measures only one in 64 of the route queries that its cache answers. When it measures a
+    # query, it adds all queries since the last measured one to the count. The count may therefore differ by
+    # up to 64.
     assert grown.pop("route") == pytest.approx(200, abs=64)
     assert grown == {"register": 1, "unregister": 1, "list": 1, "admin": 1}
     assert nameserver.figure("mqnamesrv_request_seconds_sum group=register") > 0
@@ -171,7 +172,7 @@ def test_answers_are_counted_by_their_codes(nameserver: Nameserver, client: Bloc
             assert ask(nameserver, client, 105, topic="answered-0") == 0
         assert ask(nameserver, client, 9_000) == 3
         assert ask(nameserver, client, 105) == 17  # the cache does not answer a query without a topic
-        assert ask(nameserver, client, 100) == 1  # answered with code 1: the key is missing
+        assert ask(nameserver, client, 100) == 1  # the answer has code 1, because the key is missing
     after = counts()
     grown = {code: after[code] - before.get(code, 0) for code in after if after[code] != before.get(code, 0)}
     assert grown == {"0": 51, "17": 101, "3": 1, "1": 1}
@@ -179,9 +180,9 @@ def test_answers_are_counted_by_their_codes(nameserver: Nameserver, client: Bloc
 
 
 def test_misses_are_counted_once_however_they_arrive(nameserver: Nameserver) -> None:
-    """Send many queries in one TCP segment, for known and new topics mixed.
+    """Count each query once, even if many queries for new and repeated topics arrive in one TCP segment.
 
-    The nameserver looks up such queries twice, but it must count each of them once.
+    The nameserver looks up such queries twice.
     """
     before = nameserver.figure("mqnamesrv_answers_total code=17")
     host, _, port = nameserver.addr.rpartition(":")
@@ -224,7 +225,7 @@ def test_a_loop_that_stood_still_is_seen(nameserver: Nameserver) -> None:
 
     before = late()
     nameserver.process.send_signal(signal.SIGSTOP)
-    time.sleep(0.6)  # SIGSTOP stops the process for this time, so its loop is late
+    time.sleep(0.6)  # SIGSTOP stops the process for this time, so its event loop is late
     nameserver.process.send_signal(signal.SIGCONT)
     wait_until(lambda: late() > before, "a turn of the loop that was late")
 

@@ -1,4 +1,7 @@
-"""The whole nameserver in one process, in independent mode: RocketMQ's protocol and HTTP over sockets."""
+"""Tests of a whole nameserver in independent mode.
+
+It runs in this process and serves RocketMQ's protocol and HTTP over sockets.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ from tests.waiting import until
 
 
 class LeaderLost(Independent):
-    """Independent mode that answers like a group without a leader while ``lost`` is True."""
+    """Independent mode that answers like a group without a leader as long as ``lost`` is True."""
 
     lost = False
 
@@ -432,9 +435,9 @@ def test_document_and_served_paths_are_the_same(tmp_path: Path) -> None:
 
 
 def test_document_is_whole() -> None:
-    """In the OpenAPI document each reference names an existing component.
+    """The OpenAPI document has neither broken references nor unused components.
 
-    Each component is named by a reference, and each schema is valid.
+    Each schema must be valid, too.
     """
     text = json.dumps(DOCUMENT)
     referred = set(re.findall(r'"#/components/(\w+/\w+)"', text))
@@ -550,7 +553,7 @@ def test_file_that_the_disk_refuses_is_counted_until_it_is_written(
         async with running(tmp_path) as ns:
             _, text = await ns.get("/metrics")
             assert "mqnamesrv_unwritten_files 0.0\n" in text
-            in_the_way.mkdir()  # a folder in place of the temporary file: writes fail, as on a full disk
+            in_the_way.mkdir()  # a folder in place of the temporary file makes writes fail, as on a full disk
             assert (await ns.ask(code, body, **ext)).code == 1
             _, text = await ns.get("/metrics")
             assert "mqnamesrv_unwritten_files 1.0\n" in text

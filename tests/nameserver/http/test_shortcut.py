@@ -42,7 +42,7 @@ class Got(NamedTuple):
 
 
 class Watcher:
-    """A client that repeats its query for one topic over one connection, to wait for each change."""
+    """A client that waits for each change of one topic. It repeats its query over one connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str) -> None:
         self.reader, self.writer, self._host = reader, writer, host
@@ -84,7 +84,7 @@ async def watching(ns: Running) -> AsyncIterator[Watcher]:
 
 
 def waiting(ns: Running) -> int:
-    """Return the number of queries that wait for a change without a running handler."""
+    """Return the number of queries that wait for a change and have no running handler."""
     return len(ns.web_server.reads.waiting)
 
 
@@ -166,7 +166,7 @@ def test_known_query_for_a_topic_that_goes_gets_404(tmp_path: Path) -> None:
             first = await watcher.known()
             watcher.ask(first.revision)
             await until(lambda: waiting(ns) == 1)
-            await ns.client.close()  # closed connection: the nameserver removes the broker
+            await ns.client.close()  # the connection closes, so the nameserver removes the broker
             gone = await watcher.answer()
             assert gone.status == 404
             assert gone.revision > first.revision
@@ -254,7 +254,7 @@ def test_body_of_a_request_is_never_taken_for_a_known_query(tmp_path: Path) -> N
             watcher.writer.write(head.encode())
             listed = await watcher.answer()
             watcher.writer.write(body)
-            await ns.get("/v1/status")  # after this answer the server has also read the body above
+            await ns.get("/v1/status")  # after this answer, the server has also read the body
             assert waiting(ns) == 0, "the body waits as a query"
             watcher.ask(0)
             after = await watcher.answer()
@@ -321,9 +321,9 @@ def test_connection_is_closed_when_it_is_kept_for_too_long_but_not_while_its_que
 def test_a_client_that_reads_its_answer_slowly_is_held_to_its_limits_when_it_was_kept_for_long(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server once forgot a connection whose answer the client had not read.
+    """A time limit applies even to an old connection whose client does not read its answer.
 
-    No time limit applied to a forgotten connection.
+    The server once forgot such connections, so no time limit applied to them.
     """
 
     async def main() -> None:

@@ -1,4 +1,7 @@
-"""``/v1/watch`` over real sockets: events, watches that continue, refusals and closed connections."""
+"""Tests of ``/v1/watch`` over real sockets.
+
+The tests cover events, watches that continue, refusals and closed connections.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ class Stream:
         self.id = ""
 
     async def next(self, *names: str) -> dict[str, Any]:
-        """Return the data of the next event with one of these names; skip other events and comments."""
+        """Return the data of the next event with one of these names.
+
+        Skip other events and comments.
+        """
         while True:
             name, data = await self.any()
             if name in names:
@@ -51,7 +57,7 @@ class Stream:
         return fields["event"], json.loads(fields["data"])
 
     async def ended(self) -> bool:
-        """Return True if the stream ends; skip events that come before the end."""
+        """Return True if the stream ends. Skip events that come before the end."""
         async with asyncio.timeout(EVENT_S):
             with contextlib.suppress(aiohttp.ClientError):
                 while await self.answer.content.readline():
@@ -197,7 +203,11 @@ def test_id_and_entity_tag_hold_over_a_restart_and_not_in_a_new_cluster_that_was
 
 @pytest.mark.slow
 def test_entity_tag_of_a_member_that_was_asked_before_it_joined_holds_elsewhere(tmp_path: Path) -> None:
-    """Before it joins, the member only knows the name of the group that it would found."""
+    """All members of a group must send equal entity tags, even a member that was asked before it joined.
+
+    Entity tags depend on the group's name. Before a member joins a group, it only knows the name of the group
+    that it would found itself.
+    """
 
     async def main() -> None:
         first, second = free_addresses(2)

@@ -1,4 +1,7 @@
-"""Decisions of a watch, without a server: log of changes, sorted topics, event ids, resets and pauses."""
+"""Decisions of a watch, without a server.
+
+They concern the log of changes, sorted topics, event ids, resets and pauses.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ MEMBERS = GroupMembers(mode="independent", role="independent", term=0, leader=No
 
 
 class Followed:
-    """A table with a log of its changes and with its topics in sorted order."""
+    """A table with a log of its changes, and with its topics in sorted order."""
 
     def __init__(self, **limits: int) -> None:
         self.table = RouteTable()
@@ -52,7 +55,7 @@ class Followed:
         )
 
     def restart(self) -> None:
-        """Replace the table by one that is restored from its snapshot."""
+        """Replace the table by a table that is restored from the snapshot of the first one."""
         other = RouteTable()
         other.epoch = self.table.epoch + 1
         self.table.adopt(other)
@@ -63,7 +66,7 @@ class Followed:
 
 
 def told(events: bytes) -> list[tuple[str | None, str, Any]]:
-    """Return id, name and data of each event."""
+    """Return the id, the name and the data of each event."""
     found = []
     for block in events.decode().split("\n\n")[:-1]:
         lines = dict(line.split(": ", 1) for line in block.split("\n"))
@@ -73,7 +76,7 @@ def told(events: bytes) -> list[tuple[str | None, str, Any]]:
 
 
 def look(of: Followed, watch: Watch, members: GroupMembers = MEMBERS) -> list[tuple[str | None, str, Any]]:
-    """Return all events that the watch can send at this moment."""
+    """Return all events that the watch could send at this moment."""
     events = finish(watch.look(of.table.view, members))
     while watch.is_telling:
         events += finish(watch.look(of.table.view, members))
@@ -85,7 +88,7 @@ def names(events: list[tuple[str | None, str, Any]]) -> list[str]:
 
 
 class Knower:
-    """A watcher's copy of the table, computed from the events alone."""
+    """A watcher's copy of the table, which is computed only from the events."""
 
     def __init__(self) -> None:
         self.topics: set[str] = set()

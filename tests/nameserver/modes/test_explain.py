@@ -1,4 +1,4 @@
-"""Explanations why a topic or a broker is not in the route table."""
+"""Tests of the explanations of why a topic or a broker is not in the route table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ A = BrokerKey(ClusterName("c"), BrokerAddr("10.0.0.1:10911"))
 def broker(name: str, *, broker_id: int = 0, **topics: int) -> RegisterBroker:
     """Return the registration of a broker with these topics; a topic's value is its permission.
 
-    A broker with the topic ``TBW102`` creates any other topic when the first message for that topic arrives.
+    A broker with the topic ``TBW102`` creates each other topic when the first message for that topic arrives.
     """
     return RegisterBroker(
         cluster_name=ClusterName("c"),
@@ -36,7 +36,7 @@ def broker(name: str, *, broker_id: int = 0, **topics: int) -> RegisterBroker:
         filter_servers=None,
         mappings=(),
         lease_ms=120_000,
-        enable_acting_master=broker_id > 0,  # otherwise a slave's topics would not be used
+        enable_acting_master=broker_id > 0,  # with None, a slave's topics would be ignored
         zone_name=None,
         delete_absent=False,
         record_revision=0,
@@ -152,7 +152,10 @@ def test_history_is_bounded_per_topic_and_in_names(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("topics", [1, 100, 10_000])
 def test_search_in_a_full_history_takes_little_time(topics: int) -> None:
-    """A search that compared 100,000 names took 2 to 3 ms, and strangers can ask for any topic."""
+    """A search in a full history must be fast, because strangers can search for any topic.
+
+    A search that compared 100,000 names took 2 to 3 ms.
+    """
     history = History()
     for number in range(2 * history_module.NAMES_MAX // topics):
         names = [f"topic-{number}-{one}" for one in range(topics)]

@@ -1,4 +1,4 @@
-"""A request whose handling raises after its first slice is answered with the error, in both modes."""
+"""If handling a request fails after its first slice, the client gets the error, in both modes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FAULT = "ZeroDivisionError: the planted fault"
 
 
 def failing(*_: object, **__: object) -> Iterator[None]:
-    """Return steps of several slices that raise in the end."""
+    """Return steps that take several time slices and raise in the end."""
     for _step in range(5):
         time.sleep(2 * SLICE_S)
         yield
@@ -40,7 +40,7 @@ def failing(*_: object, **__: object) -> Iterator[None]:
 
 
 def broken(loop: Loop) -> Any:
-    """Return steps of two slices that raise in the end."""
+    """Return steps that take two time slices and raise in the end."""
     loop.now += 2 * SLICE_S
     yield
     raise ZeroDivisionError

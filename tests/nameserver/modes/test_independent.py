@@ -1,4 +1,7 @@
-"""Tests of independent mode: leases of brokers, KV values and settings stored in files, waits for topics."""
+"""Tests of independent mode.
+
+They cover leases of brokers, KV values and settings in files, and waits for topics.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ def never(answer: Answer) -> None:
 
 
 class Recorder:
-    """A server that records the actions which a mode requests: connections to close, notices to send."""
+    """A test server that records the actions which a mode requests: connections to close, notices to send."""
 
     def __init__(self) -> None:
         self.closed: list[ConnectionId] = []
@@ -59,7 +62,7 @@ class Recorder:
 
 
 class Bench:
-    """One nameserver with a clock that the test advances."""
+    """One nameserver in independent mode, with a clock that the test advances."""
 
     def __init__(self, folder: Path, *, clock: Callable[[], float] | None = None, **changes: Any) -> None:
         self.effects = Recorder()
@@ -70,7 +73,7 @@ class Bench:
             self.server.tick(self.now)
 
     def wait(self, seconds: float) -> None:
-        """Advance the clock by `seconds` in steps of 0.25 s; the real nameserver uses the same step."""
+        """Advance the clock by `seconds` in steps of 0.25 s, like the real nameserver."""
         until = self.now + seconds
         while self.now < until:
             self.now += 0.25
@@ -137,8 +140,7 @@ def test_bad_registration_reaches_neither_liveness_nor_table(tmp_path: Path) -> 
 
 
 def test_closed_connection_removes_every_broker_registered_over_it_at_once(tmp_path: Path) -> None:
-    # RocketMQ removes only one broker of a closed connection; the other brokers of this connection stay until
-    # their leases end.
+    # RocketMQ removes only one of the brokers of a closed connection. The others stay until their leases end.
     async def main() -> None:
         bench = Bench(tmp_path)
         other = BrokerKey(ClusterName("c"), BrokerAddr("b:1"))
@@ -254,7 +256,7 @@ def test_silent_broker_is_evicted_within_a_step_after_its_lease_and_never_before
         bench = Bench(tmp_path, scan_interval_ms=83)
         await bench.register(heartbeatTimeoutMillis="2100")
         bench.wait(0.25)
-        bench.now += 0.24  # just before the next step of the clock
+        bench.now += 0.24  # directly before the next step of the clock
         if how == "register":
             await bench.register(heartbeatTimeoutMillis="2100")
         elif how == "question":
@@ -471,8 +473,8 @@ def test_kv_configuration_that_a_full_disk_refused_is_written_once_there_is_room
     async def main() -> None:
         bench = Bench(tmp_path)
         assert (await put(bench, "before")).code == 0
-        in_the_way.mkdir()  # a folder in place of the temporary file: writes fail, as on a full disk
-        for _ in range(2):  # the second, equal request must fail as well
+        in_the_way.mkdir()  # a folder in place of the temporary file makes writes fail, as on a full disk
+        for _ in range(2):  # the second, equal request must fail, too
             answer = await put(bench, "refused")
             assert answer.code == 1
             assert (answer.remark or "").endswith("tried again every 0.02 s")
@@ -480,7 +482,7 @@ def test_kv_configuration_that_a_full_disk_refused_is_written_once_there_is_room
         await asyncio.sleep(0.1)
         assert caplog.text.count("not kept") == 1, "each new try is no news"
         in_the_way.rmdir()
-        await until(lambda: "kept again" in caplog.text)  # file and checksum are replaced one after the other
+        await until(lambda: "kept again" in caplog.text)  # the file is replaced first, then its checksum
         assert load_kv_file(path) == {"n": {"before": "v", "refused": "v"}}
         assert (await put(bench, "refused")).code == 0
         in_the_way.mkdir()
@@ -526,7 +528,7 @@ def test_changed_settings_act_at_once_and_are_kept_in_their_file(tmp_path: Path)
     run(main())
 
 
-# -- reads and waits --------------------------------------------------------------------------------------
+# -- reads, and waiting for a change ----------------------------------------------------------------------
 
 
 def test_linearizable_is_not_offered(tmp_path: Path) -> None:
@@ -549,8 +551,8 @@ def test_wait_for_a_topic_ends_with_its_change_and_no_other(tmp_path: Path) -> N
         await bench.register()
         assert await waiting == 1
         assert not other.done()
-        # The new address of a slave appears in the topic's route, although the topic itself does not change.
-        # This must also wake a request that waits for the topic.
+        # A new slave changes the topic's route, although the topic itself does not change. So its
+        # registration must also wake a request that waits for the topic.
         waiting = asyncio.ensure_future(bench.server.changed("t1", 1, deadline=deadline))
         await asyncio.sleep(0)
         await bench.register(BrokerKey(ClusterName("c"), BrokerAddr("a:2")), over=2, brokerId="1")

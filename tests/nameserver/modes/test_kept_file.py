@@ -1,4 +1,7 @@
-"""Tests of a file that stores the current state: a failed write is logged, reported and repeated."""
+"""Tests of a file that stores the current state.
+
+A failed write is logged, reported and repeated.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from routekeeper.nameserver.modes.kept_file import KeptFile
 
 
 class Kept:
-    """A file; the test can delay its writes or make them fail."""
+    """A file whose writes the test can delay or make fail."""
 
     def __init__(self) -> None:
         self.content = 0
@@ -112,7 +115,7 @@ def test_a_disk_that_stands_still_does_not_keep_it_from_closing(
             await kept[0].file.close()
         waiting.cancel()
 
-    asyncio.run(body())  # the thread that writes hangs; the event loop must close nevertheless
+    asyncio.run(body())  # the writing thread hangs; the event loop must close nevertheless
     assert kept[0].written == []
     assert "the disk has not answered for 0.05 s: ending without it" in caplog.text
     kept[0].may_write.set()

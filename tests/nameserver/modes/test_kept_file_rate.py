@@ -1,4 +1,4 @@
-"""Tests of the maximum rate at which a large file is rewritten while a client keeps making small changes."""
+"""A large file is rewritten only at a limited rate, even if a client makes small changes all the time."""
 
 from __future__ import annotations
 
@@ -59,13 +59,14 @@ def test_changes_one_after_the_other_rewrite_a_large_file_at_a_bounded_rate(tmp_
 def test_changes_during_the_pause_are_one_write_and_closing_does_not_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_file, "BYTES_PER_S", MIB // 2)  # 2 s between writes: enough for slow machines
+    # The pause after the first write lasts 2 s. In this time, 50 changes arrive even on a slow machine.
+    monkeypatch.setattr(kept_file, "BYTES_PER_S", MIB // 2)
 
     async def body() -> None:
         large = Large(tmp_path / "file")
         await large.change()
         assert large.writes == [1], "a lone change is written at once"
-        monkeypatch.setattr(kept_file, "BYTES_PER_S", 1)  # next writes wait very long
+        monkeypatch.setattr(kept_file, "BYTES_PER_S", 1)  # the pause after the next write is very long
         async with asyncio.TaskGroup() as group:
             for _ in range(50):
                 group.create_task(large.change())

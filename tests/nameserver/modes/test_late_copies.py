@@ -1,4 +1,4 @@
-"""Tests of delayed registrations, and of brokers whose data version is lower than before."""
+"""Tests of registrations that arrive late, and of brokers whose data version becomes lower."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OneNameserver:
         self.server.tick(self.now)
 
     def wait(self, seconds: float) -> None:
-        """Advance the clock by `seconds` in steps of 0.25 s; the real nameserver uses the same step."""
+        """Advance the clock by `seconds` in steps of 0.25 s, like the real nameserver."""
         until = self.now + seconds
         while self.now < until:
             self.now += 0.25
@@ -41,7 +41,7 @@ class OneNameserver:
 
     @property
     def queues(self) -> int:
-        """Number of write queues that this nameserver lists for each topic of the broker."""
+        """Return the number of write queues that this nameserver lists for each topic of the broker."""
         view = self.server.view(Freshness.DEFAULT)
         (found,) = {view.topic(topic).queues["broker-a"].write_queue_nums for topic in ("T", "U")}  # type: ignore[union-attr]
         return found
@@ -155,9 +155,9 @@ def test_the_current_version_makes_the_next_repeat_a_first_one(tmp_path: Path) -
 
 
 def test_a_question_with_an_older_version_is_answered_changed(tmp_path: Path) -> None:
-    """A broker asks about a data version older than the listed one; the answer must be "changed".
+    """If a broker asks about an older data version than the listed one, the answer must be "changed".
 
-    The broker then registers, so the nameserver gets the broker's present data.
+    After this answer, the broker registers, so the nameserver gets the broker's present data.
     """
 
     async def main() -> None:

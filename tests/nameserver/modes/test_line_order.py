@@ -1,4 +1,4 @@
-"""Tests of the order of tasks: the server serves senders in turn, so a busy sender delays only itself."""
+"""The server handles the tasks of all senders in turn, so a busy sender delays only itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STRANGER, BROKER, OTHER = ConnectionId(1), ConnectionId(2), ConnectionId(3)
 
 
 class Clock:
-    """A clock that advances 1 ms at each reading: on any machine a time slice ends after five readings."""
+    """A clock that advances 1 ms at each reading. So a time slice ends after five readings on any machine."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -34,8 +34,7 @@ class Clock:
 class Server:
     """A server that records the order of its answers.
 
-    A task takes the same number of rounds of the event loop on any machine, because the clock is
-    :class:`Clock`.
+    The clock is :class:`Clock`, so a task takes the same number of rounds of the event loop on any machine.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -77,8 +76,8 @@ def test_host_with_many_connections_holds_other_hosts_up_for_one_registration(tm
         for number in range(10):
             request = registration(11 + number, 4_000)
             server.register(request, over=ConnectionId(11 + number), host="10.0.0.9")
-        # The first of these two registrations repeats the one above and changes nothing; the second changes
-        # the table.
+        # The first of these registrations repeats the broker's registration above and changes nothing. The
+        # second registration changes the table.
         server.register(registration(1, 3), over=BROKER, host="10.0.0.2")
         server.register(registration(3, 3), over=OTHER, host="10.0.0.3")
         await rounds_until(lambda: len(server.answered) == 13)
@@ -148,10 +147,10 @@ def test_many_brokers_of_a_closed_connection_leave_in_several_turns(tmp_path: Pa
 
 
 def test_repeat_is_not_remembered_for_a_connection_that_has_closed(tmp_path: Path) -> None:
-    """A connection closes while the server compares its registration, which changes nothing.
+    """The server must not remember a registration whose connection has closed.
 
-    The server must not remember the registration of a closed connection: no request of this connection can
-    come any more, so the memory would never be freed.
+    In this test, the connection closes while the server compares its registration, which changes nothing. No
+    further request can arrive over this connection, so the memory would never be freed.
     """
 
     def remembered() -> int:
@@ -166,7 +165,7 @@ def test_repeat_is_not_remembered_for_a_connection_that_has_closed(tmp_path: Pat
             await rounds_until(lambda count=count: len(server.answered) == count)  # type: ignore[misc]
         assert remembered() == before + 1, "the second one changed nothing"
         server.register(registration(1, 8_000), over=OTHER)
-        await asyncio.sleep(0)  # the task has begun; it takes several rounds
+        await asyncio.sleep(0)  # the task has begun, and it takes several rounds
         assert len(server.answered) == 2
         server.mode.closed(OTHER, by_us=False)
         await rounds_until(lambda: len(server.answered) == 3)
@@ -178,10 +177,10 @@ def test_repeat_is_not_remembered_for_a_connection_that_has_closed(tmp_path: Pat
 
 
 def test_closings_do_not_wait_for_one_registration_of_a_busy_host_each(tmp_path: Path) -> None:
-    """One of many connections that close belongs to a broker.
+    """A broker whose connection closes is removed soon, even if another host keeps the server busy.
 
-    Meanwhile another host always has requests waiting. The broker must disappear after at most two of these
-    requests.
+    The broker's connection is one of many that close. Meanwhile, the other host always has requests waiting.
+    The broker must disappear after at most two of these requests.
     """
 
     async def main() -> None:

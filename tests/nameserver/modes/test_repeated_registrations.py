@@ -1,4 +1,4 @@
-"""Tests of repeated registrations without a change: the server answers them without decoding them."""
+"""A repeated registration that changes nothing is answered without decoding its body."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 
 class Effects:
-    """A server that ignores every action that the mode requests."""
+    """A test server that ignores every action that the mode requests."""
 
     def close_connection(self, origin: ConnectionId) -> None:
         """Do nothing: leave the connection open."""
@@ -43,7 +43,7 @@ def never(answer: Answer) -> None:
 
 
 def on_a_loop(call: Callable[[], _T]) -> _T:
-    """Return the result of `call`, which runs inside an event loop that ends directly afterwards."""
+    """Return the result of `call`, which runs inside an event loop. The loop ends directly afterwards."""
 
     async def main() -> _T:
         return call()
@@ -81,7 +81,7 @@ def register(server: Independent, request: Request, over: int = 1) -> Answer:
 
 
 def counting(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
-    """Return a list to which each request is added when it is decoded."""
+    """Return a list. Each request is added to the list when it is decoded."""
     decoded: list[Request] = []
 
     def counted(request: Request) -> Steps[Registration | Answer]:
@@ -95,7 +95,8 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
 def test_hash_of_a_large_body_depends_on_a_secret_whatever_the_environment_says() -> None:
     """The hash of a body must depend on a secret of this process, which no client knows.
 
-    Python's own hash has a known key here: the tests set PYTHONHASHSEED, as some container images do.
+    Python's own hash does not, if PYTHONHASHSEED is set. The tests set this variable, as some container
+    images do.
     """
     body = bytes(BODY_BYTES_MAX + 1)
     one, other = Repeats(bytes(SECRET_SIZE)), Repeats(b"\1" * SECRET_SIZE)
@@ -182,7 +183,7 @@ Step = tuple[str, Request | None, int]
 
 
 def play(folder: Path, script: Sequence[Step]) -> None:
-    """Give equal requests to two servers: one remembers the registrations, the other forgets them."""
+    """Send the same requests to two servers: one remembers the registrations, the other one forgets them."""
     remembers, forgets = server_in(folder / "a"), server_in(folder / "b")
     last: dict[int, Request] = {}
     for at, (kind, request, over) in enumerate(script):

@@ -1,6 +1,7 @@
 """Tests of very large registrations, and of the eviction of many brokers at once.
 
-The nameserver serves other requests meanwhile. No read sees a registration or an eviction half applied.
+Meanwhile, the nameserver serves other requests. No read sees a registration or an eviction that is only
+partly applied.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from tests.nameserver.replicated.group import group_of, run
 from tests.registrations import body_of, fields_of
 
 TOPICS = 40_000
-"""Number of topics in one registration; on any machine the work takes several time slices."""
+"""Number of topics in one registration, so large that the work takes several time slices on any machine."""
 
 
 def registration(number: int, topics: int, *, first: int = 0) -> Request:
@@ -47,8 +48,8 @@ def registration(number: int, topics: int, *, first: int = 0) -> Request:
 class Answers:
     """A sender of registrations.
 
-    `waiting` is the number of registrations without a final result: a registration ends when it is applied,
-    or when it is dropped with its connection.
+    `waiting` is the number of registrations that have no final result yet. The final result is that the
+    registration was applied, or that it was dropped with its connection.
     """
 
     def __init__(self, mode: Independent | Replicated) -> None:
@@ -63,7 +64,7 @@ class Answers:
         def take(answer: Answer) -> None:
             if answer.code == ResponseCode.SUCCESS or answer is GONE:
                 self.waiting -= 1
-            else:  # not applied in time on a busy machine: send it again, as a broker does
+            else:  # not applied in time on a busy machine: repeat the request, as a broker does
                 asyncio.get_running_loop().call_soon(self._register, request, over)
 
         deadline = asyncio.get_running_loop().time() + 30.0
@@ -73,7 +74,10 @@ class Answers:
 
 
 async def rounds_until(condition: Callable[[], bool], look: Callable[[], None] = lambda: None) -> int:
-    """Check a condition in each round of the event loop; return the number of rounds until it was true."""
+    """Check a condition in each round of the event loop.
+
+    Return the number of rounds until the condition was true.
+    """
     rounds = 0
     async with asyncio.timeout(60):
         while not condition():

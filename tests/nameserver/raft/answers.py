@@ -1,4 +1,4 @@
-"""Raft messages of a leader and its followers that tests build by hand."""
+"""Raft messages of a leader and its followers, for tests that make the messages themselves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Make = Callable[..., Any]
 
 
 def settled(make: Make, **settings: Any) -> Any:
-    """Return three simulated members, led by ``a``, which have exchanged some heartbeats."""
+    """Return three simulated members that have exchanged some heartbeats. Member ``a`` is the leader."""
     w = make(**settings)
     w.elect("a")
     w.settle()
@@ -27,14 +27,17 @@ def settled(make: Make, **settings: Any) -> Any:
 
 
 def follower_of(w: Any) -> Engine:
-    """Return a follower that receives no messages but those of the test."""
+    """Return a follower that receives only the messages of the test."""
     w.drop_filter = lambda *_: True
     engine: Engine = w.engine("b")
     return engine
 
 
 def from_leader(follower: Engine, entries: Sequence[tuple[int, bytes]] = (), **changes: Any) -> Append:
-    """Return the leader's next message; ``entries`` follow the last entry of the follower's log."""
+    """Return a message as the leader would send it next.
+
+    The ``entries`` follow the last entry of the follower's log.
+    """
     log = follower.shared.log
     values: dict[str, Any] = {
         "term": follower.term,
@@ -53,7 +56,7 @@ def from_leader(follower: Engine, entries: Sequence[tuple[int, bytes]] = (), **c
 
 
 def from_voter(leader: Engine, **changes: Any) -> AppendReply:
-    """Return the answer of a voter whose log holds all entries of the leader's log."""
+    """Return the answer of a voter whose log contains all entries of the leader's log."""
     values: dict[str, Any] = {
         "term": leader.term,
         "seq": 10**6,

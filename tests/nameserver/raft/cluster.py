@@ -47,7 +47,7 @@ def in_seconds(seconds: float) -> float:
 
 
 class Cluster:
-    """Raft members that share an event loop; each member can be closed and started again."""
+    """Raft members that share an event loop. Each member can be closed and started again."""
 
     def __init__(self, root: Path, size: int, **settings: Any) -> None:
         self.peers = tuple(f"127.0.0.1:{port}" for port in free_ports(size))
@@ -86,7 +86,7 @@ class Cluster:
             self.up[name], self.machines[name] = member, machine
 
     async def join(self, name: str) -> None:
-        """Start a new member with an empty disk, and let the leader add it."""
+        """Start a new member with an empty disk, and let the leader add this member."""
         shutil.rmtree(self.config(name).data_dir, ignore_errors=True)
         leader = await self.elected()
         await self.start(name, peers=tuple(sorted({*leader.members, name})))

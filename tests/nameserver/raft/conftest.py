@@ -1,4 +1,4 @@
-"""Fixtures: simulated groups with a virtual clock, and scenarios that must fail without a certain fix."""
+"""Fixtures: simulated groups with a virtual clock, and checks that scenarios fail without a fix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.sim.engines import World
 
 @pytest.fixture
 def world() -> Callable[..., World]:
-    """Return a function that makes a simulated group; by default the group is started and has a leader."""
+    """Return a function that makes a simulated group. By default, the group is started and has a leader."""
 
     def make(seed: int = 1, *, started: bool = True, **settings: object) -> World:
         made = World(seed, **settings)  # type: ignore[arg-type]
@@ -26,7 +26,7 @@ def world() -> Callable[..., World]:
 
 @pytest.fixture
 def find_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function that plays a scenario with a fix switched off and checks that the scenario fails."""
+    """Return a function that runs a scenario with a fix switched off, and checks that it fails."""
 
     def find(
         switch_off: Callable[[pytest.MonkeyPatch], None],

@@ -1,9 +1,11 @@
 """Scripts of events of a raft group, with their expected output: ``testdata/*.txt``.
 
-A script consists of parts: a list of events, then ``----``, then the expected output of these events. At the
-start of a script ``a`` leads the group in term 1. A number may be relative to a figure of the member:
-``last-1``, ``term+1``. If the environment variable ``ROUTEKEEPER_REWRITE`` is set, ``play`` writes the
-present output into the script's file: review the difference before you commit it.
+A script consists of several parts. Each part is a list of events, then ``----``, then the expected output of
+the events. At the start of a script, member ``a`` leads the group in term 1. A number may be relative to a
+figure of the member: ``last-1``, ``term+1``.
+
+If the environment variable ``ROUTEKEEPER_REWRITE`` is set, ``play`` writes the present output into the
+script's file. Review the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ KINDS: Final[dict[str, tuple[type, dict[str, str]]]] = {
 
 
 def play(make: Callable[..., Any], name: str) -> None:
-    """Play the script ``name``; fail if the output of its events is not the expected output.
+    """Run the script ``name``; fail if its events have another output than the script expects.
 
     Raises:
         AssertionError: If the outputs differ. The message shows the difference, line by line.
@@ -79,7 +81,7 @@ class Group:
         self._w: Any = None
 
     def play(self, event: str) -> Iterator[str]:
-        """Cause one event; yield the lines of its output."""
+        """Cause one event, and yield the lines of its output."""
         name, *words = event.split()
         named = dict(word.split("=") for word in words if "=" in word)
         output = getattr(self, name)(*(word for word in words if "=" not in word), **named)
@@ -99,7 +101,7 @@ class Group:
                 yield "not appended"
 
     def propose(self, name: str, term: str) -> Iterator[str]:
-        """Append a proposal that was made in the term `term`."""
+        """Append a proposal that was made in the term ``term``."""
         engine = self._w.engine(name)
         if engine.append(b"proposal", term=self._number(engine, term)) is None:
             yield "not appended"
@@ -143,7 +145,7 @@ class Group:
         engine.link_up(f"{peer}:1")
 
     def greet(self, name: str, peer: str, *, cluster: str = "") -> Iterator[str]:
-        """Deliver a greeting of the voter `peer` to member `name`."""
+        """End the link to `peer` and begin a new one, but only on this member's side."""
         greeting = messages.Greeting("other", True, False, 300, {}, 0, cluster)
         yield from self._receive(self._w.engine(name), peer, greeting)
 
@@ -207,12 +209,15 @@ class Group:
         return int(known[name]) + int(f"{sign}{number or 0}")
 
     def watch(self) -> None:
-        """Start to record messages; forget earlier messages."""
+        """Start to record messages, and forget the messages that were recorded before."""
         self._w.logging = True
         self._w.log.clear()
 
     def sent(self, name: str, *kinds: str, to: str = "") -> list[str]:
-        """List the messages of these kinds that a member sent since ``watch``; list equal messages once."""
+        """List the messages of these kinds that a member has sent since ``watch``.
+
+        List equal messages only once.
+        """
         lines = []
         for sender, receiver, m in self._w.log:
             kind = type(m).__name__
@@ -225,10 +230,13 @@ class Group:
                 lines.append(said)
         return list(dict.fromkeys(lines)) or ["nothing"]
 
-    # -- output about the members' state
+    # -- events that print the members' state
 
     def show(self, *names: str) -> Iterator[str]:
-        """Print the roles and figures of members; ``last`` is the index and the term of the last entry."""
+        """Print the roles and figures of members.
+
+        The figure ``last`` is the index and the term of the last entry.
+        """
         for name in names:
             member = self._w[name]
             if member.engine is None:
@@ -248,11 +256,11 @@ class Group:
             yield line
 
     def leader(self) -> list[str]:
-        """Name the leader, if there is one that can commit."""
+        """Print the name of the leader if there is a leader that can commit."""
         return [f"{leader.name[0]} leads" if (leader := self._w.leader) else "nobody leads"]
 
     def members(self, name: str) -> list[str]:
-        """List the members of the group, as member `name` knows them."""
+        """Print the members of the group, as member `name` knows them."""
         return [" ".join(member[0] for member in self._w.engine(name).members)]
 
     def contact(self, name: str) -> list[str]:

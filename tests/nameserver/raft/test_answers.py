@@ -26,7 +26,7 @@ from routekeeper.nameserver.types import ConnectionId, MinBrokerChange
 from routekeeper.nameserver.verdicts import Applied, Moved
 from routekeeper.remoting.steps import finish
 
-#: No program listens at these addresses, because these tests start no server.
+#: No program listens at these addresses: these tests start no server.
 PEERS = ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
 
 
@@ -37,13 +37,13 @@ class _NoEffects:
 
 @pytest.fixture
 def draw_boot_id() -> Callable[[], int]:
-    """Return a function that draws a boot id, the random number of a process, as a new process does."""
+    """Return a function that draws a boot id, the random number of a process, as every new process does."""
     return lambda: secrets.randbits(48)
 
 
 @contextlib.asynccontextmanager
 async def _member(root: Path, *, boot_id: int) -> AsyncIterator[Replicated]:
-    """Yield one nameserver of a group of three; it has not reached another member yet."""
+    """Yield one nameserver of a group of three. The nameserver has not reached another member yet."""
     flags = {"mode": "raft", "raftAddress": PEERS[0], "raftPeers": ",".join(PEERS), "dataDir": str(root)}
     settings = load_settings(flags=flags, file={}).settings
     member = Replicated(LiveSettings(settings), _NoEffects(), boot_id=boot_id)
@@ -105,7 +105,7 @@ def test_d23_what_a_former_life_proposed_answers_nobody_of_this_one(
         async with _member(tmp_path, boot_id=draw_boot_id()) as member:
             loop = asyncio.get_running_loop()
             mine = asyncio.ensure_future(member.proposer.propose(_put("mine"), deadline=loop.time() + 0.3))
-            await asyncio.sleep(0)  # let the proposal get its sequence number
+            await asyncio.sleep(0)  # let the proposal get its sequence number first
             theirs = Proposal(boot_id=former, sequence=1, command=encode_command(_put("theirs")))
             finish(member.apply(encode_batch(Batch(proposals=(theirs,))), index=2, term=1, live=True))
             with pytest.raises(NoQuorum):

@@ -1,6 +1,6 @@
 """Tests of large log entries, which a member applies in time slices.
 
-Between two slices, the member receives and answers messages and runs its timers.
+Between two slices, the member receives and answers messages, and it runs its timers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def test_applying_ends_after_five_milliseconds_and_goes_on_when_the_loop_has_com
 
     def apply(payload: bytes, *, index: int, term: int, live: bool) -> Iterator[None]:
         for _ in range(STEPS // entries):
-            w.clock.skip(STEP_S)  # each step takes this time
+            w.clock.skip(STEP_S)  # each step takes STEP_S
             yield
         applied.append(index)
 
@@ -41,5 +41,5 @@ def test_applying_ends_after_five_milliseconds_and_goes_on_when_the_loop_has_com
     last = [w.submit("a") for _ in range(entries)][-1]
     assert w.run(5.0, lambda: engine.applied_index == last)
     assert len(applied) == entries
-    assert max(rounds) <= SLICE_S + STEP_S + 1e-9  # 1e-9 s: rounding errors
+    assert max(rounds) <= SLICE_S + STEP_S + 1e-9  # 1e-9 s allows for rounding errors
     assert sum(took > 0 for took in rounds) >= STEPS * STEP_S / (SLICE_S + STEP_S)

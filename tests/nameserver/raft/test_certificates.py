@@ -1,4 +1,7 @@
-"""Tests of a member's certificate: warnings before it expires, and reloading after its renewal."""
+"""Tests of a member's certificate.
+
+The member warns before the certificate expires, and reads it again after its renewal.
+"""
 
 from __future__ import annotations
 

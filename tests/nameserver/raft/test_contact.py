@@ -1,7 +1,7 @@
 """Tests of the time at which a member last had contact with a majority.
 
-The time comes from clock values that other members echo. Contact counts only with voters of the same term,
-and only after the member has applied the leader's commit index.
+The member computes this time from its own clock values, which other members echo. Contact counts only with
+voters of the same term, and only after the member has applied the leader's commit index.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def test_who_accepted_us_has_done_so_also_after_a_new_link() -> None:
     contact.accepted_by("b", clock=2.0, echo=90.0, voter=True)
     contact.forget("b")
     assert contact.member_date("b") == -math.inf
-    assert contact.majority_date(100.0) == -math.inf  # the peer may have restarted with fewer entries
+    assert contact.majority_date(100.0) == -math.inf  # the peer may have restarted and have fewer entries
     assert contact.accepted_date("b") == 90.0
     contact.accepted_by("b", clock=1.0, echo=95.0, voter=True)
     assert contact.accepted_date("b") == 95.0
@@ -69,7 +69,7 @@ def test_echoes_of_a_former_term_do_not_count_and_are_not_returned() -> None:
     contact.new_term()
     assert contact.majority_date(100.0) == -math.inf
     assert contact.echo_for("b") is None
-    assert contact.date == 90.0  # contact proven in an earlier term still counts
+    assert contact.date == 90.0  # contact that was proven in an earlier term still counts
 
 
 def test_a_followers_date_is_its_echo_minus_the_age_its_leader_states() -> None:
@@ -151,7 +151,9 @@ def tell(contact: QuorumContact, event: tuple[Any, ...], now: float) -> None:
 def test_a_kept_yes_is_what_the_date_says_at_all_times(
     events: list[tuple[Any, ...]], members: int, now: float
 ) -> None:
-    asked, plain = QuorumContact(members), QuorumContact(members)  # plain is never asked: it stores no answer
+    # Only ``asked`` gets calls of in_time(). So only ``asked`` stores answers, and ``plain`` computes each
+    # answer anew.
+    asked, plain = QuorumContact(members), QuorumContact(members)
     limit = 2.0
     for event in events:
         if event[0] == "wait":
@@ -170,7 +172,7 @@ def test_a_yes_is_kept_until_the_date_is_too_old_the_limit_falls_or_the_term_end
     contact = QuorumContact(3)
     contact.accepted_by("b", clock=1.0, echo=90.0, voter=True)
     contact.led(90.5, 1, 1)
-    assert not contact.in_time(91.0, 2.0)  # no stored answer before the first question
+    assert not contact.in_time(91.0, 2.0)  # no answer is stored before the first question
     assert contact.younger(91.0, 2.0)
     assert contact.in_time(91.9, 2.0)
     assert not contact.in_time(92.0, 2.0)

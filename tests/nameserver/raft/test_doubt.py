@@ -20,7 +20,10 @@ from tests.waiting import until
 
 
 def cut_power(cluster: Cluster, name: str) -> None:
-    """Simulate a power cut of a stopped member's machine: no clean stop, and a damaged journal page."""
+    """Simulate a power cut of a stopped member's machine.
+
+    The files then look as if there was no clean stop, and a page of the journal is damaged.
+    """
     directory = DataDirectory(cluster.config(name))
     directory.state = replace(directory.state, boot="another", synced=False)
     directory.standing_to_save()()
@@ -48,7 +51,7 @@ def test_one_that_lost_power_returns_as_a_learner_and_catches_up(
             cut_power(cluster, one)
             await cluster.start(one)
             assert cluster.up[one].role is Role.LEARNER
-            assert len(cluster.machines[one].applied) < len(payloads)  # its log is incomplete
+            assert len(cluster.machines[one].applied) < len(payloads)  # this member's log is incomplete
             await cluster.start(*others)
             await until(lambda: cluster.up[one].votes)
             await cluster.put(b"more")
@@ -118,7 +121,7 @@ def test_peers_that_are_corrected_before_the_first_start_was_complete_rule(
     async def scenario() -> None:
         async with cluster_of(tmp_path) as cluster:
             one, two, three = cluster.peers
-            await cluster.start(one, two, peers=(one, two, "127.0.0.1:1"))  # a wrong third address
+            await cluster.start(one, two, peers=(one, two, "127.0.0.1:1"))  # the third address is wrong
             await until(lambda: all(m.waiting_for == ("127.0.0.1:1",) for m in cluster.up.values()))
             for name in (one, two):
                 await cluster.close(name)
@@ -137,9 +140,10 @@ def test_peers_that_are_corrected_before_the_first_start_was_complete_rule(
 
 
 def test_a_commit_index_beyond_the_log_is_loss_and_refused(tmp_path: Path) -> None:
-    """If the machine was not restarted, a power cut cannot explain the loss: the member must not start.
+    """A member must not start if its log lost committed entries and its machine was not restarted.
 
-    After a restart of the machine the member would start, because it would know that entries may be missing.
+    Without a restart of the machine, no power cut can explain the loss. After a restart, the member would
+    start, because it would know that entries may be missing.
     """
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Tests of the engine as a whole: how it reports changes of its state."""
+"""Tests of the reports with which the raft engine announces changes of its state."""
 
 from __future__ import annotations
 

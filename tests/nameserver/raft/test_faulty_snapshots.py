@@ -1,4 +1,7 @@
-"""Tests of snapshots on faulty or slow disks: of restores, and of transfers to members without data."""
+"""Tests of snapshots on faulty or slow disks.
+
+The tests restore snapshots and transfer them to members without data.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ from tests.waiting import until
 
 
 class Faulty(Files):
-    """A disk on which the next ``faults`` syncs of a directory fail, after a snapshot was renamed."""
+    """A disk on which the next ``faults`` syncs of a directory fail after a snapshot was renamed."""
 
     faults = 0
 
@@ -51,7 +54,10 @@ async def _saved(member: RaftMember) -> bytes:
 def test_a_snapshot_whose_restore_was_refused_is_not_restored_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The operator was told that nothing changed, and later entries were acknowledged."""
+    """A snapshot whose restore failed must not be restored at the next start.
+
+    The operator was told that nothing changed, and later entries were acknowledged.
+    """
     disk = Faulty()
     monkeypatch.setattr(node_member, "DISK", disk)
 
@@ -104,7 +110,11 @@ def test_a_member_stops_if_it_cannot_take_a_restore_back(
 def test_no_member_is_added_while_a_snapshot_is_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The new configuration would get the snapshot's index, and stay in the log of one member only."""
+    """While a snapshot is restored, the leader must refuse a new member.
+
+    Otherwise, the new configuration would get the snapshot's index, and only one member's log would contain
+    it.
+    """
 
     async def scenario() -> None:
         async with cluster_of(tmp_path, size=1) as cluster:
@@ -136,7 +146,11 @@ def test_no_member_is_added_while_a_snapshot_is_restored(
 
 @pytest.mark.slow
 def test_a_restore_ends_if_its_member_leads_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hung disk ends the leadership, while the restore waits until the last entry is durable."""
+    """A restore must end if its member loses the leadership.
+
+    In this test, the member loses the leadership because its disk hangs. Meanwhile, the restore waits until
+    the last entry is durable.
+    """
     disk = Still()
     monkeypatch.setattr(node_member, "DISK", disk)
 
@@ -160,7 +174,10 @@ def test_a_restore_ends_if_its_member_leads_no_more(tmp_path: Path, monkeypatch:
 
 
 async def _saved_alone(cluster: Cluster, payload: bytes) -> SnapshotFile:
-    """Append an entry and save a snapshot in a group of one; wait until the journal has no entry any more."""
+    """Append an entry and save a snapshot in a group of one.
+
+    Then wait until the journal contains no entries.
+    """
     (name,) = cluster.peers
     folder = cluster.config(name).data_dir / "raft"
 
@@ -178,7 +195,10 @@ async def _saved_alone(cluster: Cluster, payload: bytes) -> SnapshotFile:
 
 @pytest.mark.parametrize("older", [False, True], ids=["it was the only one", "an older one exists"])
 def test_a_member_that_has_lost_its_newest_snapshot_does_not_start(tmp_path: Path, older: bool) -> None:
-    """It must start neither with an older state nor with none, although its journal has no entries."""
+    """A member that has lost its newest snapshot must not start, although its journal has no entries.
+
+    It could only start with an older state or with no state.
+    """
 
     async def scenario() -> None:
         async with cluster_of(tmp_path, size=1) as cluster:
@@ -251,9 +271,10 @@ class _UnreadableFile(File):
 
 
 async def _with_a_member_without_data(cluster: Cluster) -> tuple[RaftMember, str]:
-    """Start a cluster whose leader has a snapshot and no log before it; return the leader and another member.
+    """Start a cluster; return the leader, and the name of another member without data.
 
-    The other member does not run, and its disk is empty.
+    The leader has a snapshot, and its log has no entries from before the snapshot. The other member does not
+    run, and its disk is empty.
     """
     await cluster.start()
     leader = await cluster.elected()
@@ -310,9 +331,9 @@ class Never(Files):
     """A disk on which no snapshot can be read while ``blind`` is true.
 
     Attributes:
-        tries: Number of attempts to read one.
+        tries: Number of attempts to read a snapshot.
         made: Number of stored snapshots.
-        full: True if no snapshot can be stored either.
+        full: True if the disk cannot store a snapshot either.
     """
 
     tries = made = 0
@@ -337,7 +358,10 @@ class Never(Files):
 def test_a_leader_that_can_read_no_snapshot_pauses_between_its_attempts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, full: bool
 ) -> None:
-    """The pauses double as long as the same snapshot is the newest one."""
+    """A leader that cannot read its snapshot must pause between its attempts to read it.
+
+    The pauses double as long as the same snapshot is the newest one.
+    """
     caplog.set_level("INFO")
     disk = Never()
     monkeypatch.setattr(node_member, "DISK", disk)
@@ -359,7 +383,7 @@ def test_a_leader_that_can_read_no_snapshot_pauses_between_its_attempts(
             most = 1 + math.log2(1 + took) if full else 2 + took
             assert sum(line.startswith("snapshot transfer began") for line in lines) <= most
             unreadable = [line for line in lines if line.startswith("snapshot not read")]
-            assert 1 <= len(unreadable) == len(set(unreadable))  # once for each snapshot
+            assert 1 <= len(unreadable) == len(set(unreadable))  # one line for each snapshot
             assert 2 <= disk.tries <= most
             assert disk.made - before <= 3 + took / 5
 

@@ -1,4 +1,8 @@
-"""Tests of a follower: matching and conflicting entries, their senders, and the follower's answers."""
+"""Tests of a follower.
+
+The tests send matching and conflicting entries from valid and invalid senders, and check the follower's
+answers.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +107,7 @@ def test_a_configuration_among_the_entries_is_in_force_at_once(world: Make) -> N
     term = follower.term
     follower.receive("a:1", encode(from_leader(follower, [(term, REGULAR), (term, configuration)])))
     assert follower.shared.configuration == changed
-    follower.receive("a:1", encode(from_leader(follower)))  # must work with a learner in the group
+    follower.receive("a:1", encode(from_leader(follower)))  # a learner in the group must not make it fail
 
 
 def test_a_follower_that_was_asked_to_stand_does_not_wait_for_its_leader(world: Make) -> None:

@@ -1,6 +1,6 @@
 """Tests of fixed defects of the raft library (PySyncObj) that no script in ``testdata`` shows.
 
-The last test switches off one fix at a time: the scenario or script of this fix must then fail. Scripts and
+The last test switches off one fix at a time. Then, the scenario or script of this fix must fail. Scripts and
 scenarios run on the real library, through in-memory links.
 """
 
@@ -60,7 +60,10 @@ Make = Callable[..., Any]
 
 
 def _append(engine: Any, prev: int, entries: list[tuple[int, bytes]], **changes: Any) -> Append:
-    """Return a valid message from the leader to ``engine``; `changes` replaces some of its fields."""
+    """Return a valid message from the leader to ``engine``.
+
+    The arguments `changes` replace some of the message's fields.
+    """
     log = engine.shared.log
     values: dict[str, Any] = {
         "term": engine.term,
@@ -131,7 +134,7 @@ def test_d5_a_vote_counts_once_for_each_voter(world: Make) -> None:
 @pytest.mark.parametrize("kind", ["append", "stale", "request_vote", "snapshot"])
 @pytest.mark.parametrize("term", [2**40, 2**62, 2**63, 2**64 - 1], ids=str)
 def test_one_message_does_not_use_up_the_terms(world: Make, kind: str, term: int) -> None:
-    """A follower must refuse a term that is so high that no later term can be stored, read or reached."""
+    """A follower must refuse a term that is too high: no later term could be stored, read or reached."""
     w = world()
     w.elect("a")
     follower = w.engine("b")
@@ -229,7 +232,7 @@ def test_d31_version_and_unknown_entries_stop_the_member_and_lose_nothing(world:
     w["a"].wake()
     w.run(0.5)
     stopped = [member for member in w.members.values() if "kind" in member.stopped]
-    assert len(stopped) >= 2  # the leader, and each follower that knows that the entry is committed
+    assert len(stopped) >= 2  # the leader, and each follower that already knows that the entry is committed
     assert all(member.engine.applied_index == w.engine("a").shared.log.last_index - 1 for member in stopped)
 
 
@@ -254,7 +257,7 @@ def test_d18_a_long_conflicting_tail_is_replaced_in_a_few_messages(world: Make) 
     for _ in range(900):
         w.submit()
     for other in "bc":
-        w.cut("a", other)  # drop messages in flight; the leader will resume at its last entry
+        w.cut("a", other)  # drop messages in flight; later, the leader resumes at its last entry
     w.run(1)
     w.logging = True
     w.heal()
@@ -312,7 +315,7 @@ def test_d25_an_emptied_member_neither_votes_nor_counts_until_it_has_caught_up(w
     w.crash(w["c"], wipe=True)
     w.run(0.5)
     w.logging = True
-    w.drop_filter = lambda a, b, m: isinstance(m, Append) and b == "c:1"  # no leader's message reaches c
+    w.drop_filter = lambda a, b, m: isinstance(m, Append) and b == "c:1"  # no Append message reaches c
     w.start("c")
     w.run(0.2)
     learner = w.engine("c")
@@ -321,7 +324,7 @@ def test_d25_an_emptied_member_neither_votes_nor_counts_until_it_has_caught_up(w
     learner.receive("b:1", encode(PreVote(99, last + 100, 98)))
     learner.receive("b:1", encode(RequestVote(99, last + 100, 98, True)))
     assert not [m for a, _, m in w.log if a == "c:1" and isinstance(m, PreVoteReply | VoteReply)]
-    # The leader and the learner alone are no majority of the voters, so they must not commit.
+    # The leader and the learner alone must not commit, because they are no majority of the voters.
     w.crash(w["b"])
     w.drop_filter = None
     commit = w.engine("a").commit_index
@@ -348,7 +351,7 @@ def test_first_start_needs_every_member_once_and_names_whom_it_waits_for(world: 
     w.start("c")
     w.settle()
     assert w.engine("a").greetings.waiting_for == ()
-    # Later starts need only a majority of the members, not all of them.
+    # Later starts need only a majority of the members.
     for member in list(w.members.values()):
         w.crash(member)
     w.run(0.5)
@@ -382,7 +385,10 @@ def test_d28_a_failing_snapshot_is_tried_again_with_a_growing_pause(world: Make)
 
 
 def test_d28_a_failed_snapshot_is_tried_again_although_no_entry_follows(world: Make) -> None:
-    """The state is so large that the next snapshot would need a journal above ``compact_bytes``."""
+    """If a snapshot fails, it must be tried again after a pause, even if the journal does not grow.
+
+    In this test, a snapshot begins when the journal is twice as large as the last snapshot.
+    """
     w = world(compact_bytes=1000)
     member, attempts = w.elect("a"), []
     while (member.image() or (0, 0, 0))[2] < 4000:
@@ -400,7 +406,7 @@ def test_d28_a_failed_snapshot_is_tried_again_although_no_entry_follows(world: M
         w.run(0.01)
     w.run(0.1)
     before = member.engine.status()["journal_bytes"]
-    assert before > 8000  # the failed snapshot shortened nothing
+    assert before > 8000  # the failed snapshot has not shortened the journal
     assert w.run(6, lambda: len(attempts) == 2)
     assert 5.0 <= attempts[1] - attempts[0] < 6.0
 
@@ -416,9 +422,11 @@ def test_a_member_that_stops_does_not_say_that_nothing_was_written(world: Make) 
 
 
 def test_no_entry_is_appended_while_a_snapshot_is_restored(world: Make) -> None:
-    """The snapshot gets the log's next index. An entry at this index would stay over the restored state.
+    """While a snapshot is restored, no entry may be appended.
 
-    A slow disk can end the leadership of the only member meanwhile. A new leader appends an entry.
+    The restored snapshot gets the log's next index. An entry at this index would survive the restore. A slow
+    disk may end the leadership of the only member during the restore. The member must not be elected again
+    before the restore ends, because a new leader appends an entry.
     """
     w = world(members=1)
     leader = w.leader.engine
@@ -464,7 +472,10 @@ def test_d14_snapshots_shorten_the_log_and_bring_a_late_member_up(world: Make) -
 
 
 def test_an_image_that_could_not_be_stored_is_asked_for_again_with_a_growing_pause(world: Make) -> None:
-    """The follower must ask again after a full disk: otherwise the leader would wait for half a minute."""
+    """If a follower cannot store a snapshot, it asks for the snapshot again, with longer and longer pauses.
+
+    Otherwise, the leader would wait for half a minute before it sends the snapshot again.
+    """
     w = world(compact_bytes=20_000)
     w.elect("a")
     w.crash(w["c"])
@@ -491,14 +502,14 @@ def test_an_image_that_could_not_be_stored_is_asked_for_again_with_a_growing_pau
     assert tries[3] - tries[2] > 1.5 * (tries[2] - tries[1])
     w.settle(10)
     assert late.machine.applied == w["a"].machine.applied
-    assert w.engine("c").images._install_retry_s == INSTALL_RETRY_S[0]  # the pause is the shortest again
+    assert w.engine("c").images._install_retry_s == INSTALL_RETRY_S[0]  # the pause is as short as at first
 
 
 def test_a_leader_says_what_is_committed_before_it_applies_it(world: Make) -> None:
     """A leader sends its commit index before it applies the entry.
 
-    Thus all members apply a large entry at the same time, and a write through a follower does not wait for
-    the leader.
+    So all members apply a large entry at the same time, and a write through a follower does not wait for the
+    leader.
     """
     w = world()
     leader = w.elect("a")
@@ -522,7 +533,7 @@ def test_a_leader_says_what_is_committed_before_it_applies_it(world: Make) -> No
     assert w.run(1.0, lambda: "applied" in events)
     assert events == [f"b:1 told {index} contact=True", f"c:1 told {index} contact=True", "applied"]
     w.run(1.0)
-    assert len(events) == 3  # each follower got the commit index once
+    assert len(events) == 3  # each follower got the new commit index once
 
 
 def test_a_snapshot_reply_of_another_image_moves_nothing(world: Make) -> None:
@@ -556,7 +567,7 @@ def test_a_disk_that_works_again_is_trusted_even_under_constant_load(world: Make
     w.run(1.5)
     assert follower.engine.status()["storage_stalled"]
     follower.resume_disk()
-    follower.write_delay = 0.05  # some write is always in progress
+    follower.write_delay = 0.05  # some write is in progress at any time
     for _ in range(60):
         w.submit()
         w.run(0.01)
@@ -587,7 +598,7 @@ def test_a_change_of_contact_is_told_even_if_nothing_else_changes(world: Make) -
     )
     w.run(0.3)
     assert told == []
-    follower.paused_until = w.now + 0.35  # longer than an election timeout
+    follower.paused_until = w.now + 0.35  # wait longer than an election timeout
     w.run(1.0)
     assert False in told
     assert told[-1] is True
@@ -609,7 +620,7 @@ def test_d25_an_emptied_members_echo_dates_no_contact(world: Make) -> None:
     assert leader.in_contact()
     w.block(("b", "a"), ("a", "b"))
     w.run(TIMEOUT_S + 0.05)
-    assert leader.contact_age() > TIMEOUT_S  # the learner's answers prove no contact
+    assert leader.contact_age() > TIMEOUT_S  # the learner's answers do not prove contact
     assert not leader.in_contact()
 
 
@@ -653,7 +664,7 @@ def test_the_installed_library_is_left_as_it_is() -> None:
         pysyncobj_seam.module.pickle.loads(b"")
 
 
-# ---- each fix is needed: when it is switched off, its scenario fails
+# ---- each fix is needed: if it is switched off, its scenario fails
 
 
 def _d1_off(patch: pytest.MonkeyPatch) -> None:
@@ -718,7 +729,7 @@ def _d8_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d9_off(patch: pytest.MonkeyPatch) -> None:
-    """Let every member that believes that it leads answer reads, as the library does."""
+    """A message of the raft library's own replication, in the library's format."""
     patch.setattr(Engine, "in_contact", lambda engine: True)
 
 
@@ -805,7 +816,7 @@ def _d25_echo_off(patch: pytest.MonkeyPatch) -> None:
 
 
 class _Own(msgspec.Struct):
-    """A message of the library's own replication, in the library's format."""
+    """Send and receive entries in the raft library's own format, but over our links."""
 
     content: dict[str, Any]
     term: int = 0
@@ -963,7 +974,7 @@ def test_a_fix_that_is_switched_off_is_caught_by_its_scenario(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     switch_off(monkeypatch)
-    # A defect of the library may raise any of these exceptions. Our own checks raise AssertionError.
+    # A defect of the raft library may raise any of these exceptions. Our own checks raise AssertionError.
     wrong = (AssertionError, ValueError, EOFError, pickle.UnpicklingError, pytest.fail.Exception)
     played = functools.partial(play, name=scenario) if isinstance(scenario, str) else scenario
     with pytest.raises(wrong):

@@ -1,6 +1,6 @@
-"""Tests of a member's data directory: it belongs to one process, one mode and one member.
+"""Tests of a member's data directory.
 
-Votes survive torn writes.
+The directory belongs to one process, one mode and one member. A stored vote survives a torn write.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def test_other_members_rule_stays_with_the_founding_ones(config: RaftConfig) -> 
 
 
 def test_a_standing_that_was_written_in_another_order_is_read(config: RaftConfig) -> None:
-    """The fields of this file may have any order, because they have names.
+    """The fields of the file with the member's role may have any order, because they have names.
 
     A member skips fields that it does not know.
     """
@@ -131,13 +131,14 @@ def test_the_newest_vote_outlives_the_damage_of_one_copy(config: RaftConfig, slo
     path = config.data_dir / "raft" / "vote"
     raw = bytearray(path.read_bytes())
     size = len(raw) // 2
-    assert size % 4096 == 0  # the two copies share no disk block
+    assert size % 4096 == 0  # the two copies of the vote share no disk block
     if damage == "torn":
         raw[slot * size + 8 : (slot + 1) * size] = bytes(size - 8)
     else:
         raw[slot * size + 6] ^= 1
     path.write_bytes(raw)
-    # The first start has rewritten the torn copy, so the vote also survives damage of the other copy.
+    # The first start has replaced the torn copy by an intact one. So the vote also survives damage of the
+    # other copy.
     for _ in range(2):
         directory = DataDirectory(config)
         assert directory.load_vote() == (4, None)
@@ -177,7 +178,7 @@ def test_a_memory_only_member_is_another_one_after_each_start(config: RaftConfig
     directory = DataDirectory(config)
     assert directory.standing.instance != first
     assert not directory.standing.voter
-    assert directory.load_vote() == (7, "b:1")  # the stored term and vote are still used
+    assert directory.load_vote() == (7, "b:1")  # the member still uses the stored term and vote
     directory.close()
 
 

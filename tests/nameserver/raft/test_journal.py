@@ -1,4 +1,7 @@
-"""Tests of the durable log: torn tails are cut, damage is refused, a full disk loses nothing."""
+"""Tests of the durable log.
+
+A member cuts a torn end off its journal, refuses a damaged journal, and loses nothing on a full disk.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,10 @@ def _segments(directory: Path) -> list[Path]:
 
 
 def _written(directory: Path, count: int = 5) -> Path:
-    """Write a journal of ``count`` frames with one entry each; return the path of its only segment."""
+    """Write a journal of ``count`` frames with one entry each.
+
+    Return the path of the journal's only segment.
+    """
     journal, _ = _open(directory)
     for index in range(2, 2 + count):
         journal.append([_entry(index)])
@@ -100,7 +106,7 @@ def test_a_tail_of_zeros_or_garbage_is_cut(tmp_path: Path) -> None:
     segment = _written(tmp_path)
     whole = segment.read_bytes()
     salt = scan(whole).salt
-    foreign = encode_frame(b"\xc0", salt ^ 1)  # a payload can contain a whole frame of another salt
+    foreign = encode_frame(b"\xc0", salt ^ 1)  # a payload can contain a complete frame with another salt
     half = encode_frame(foreign + b"abc", salt)[:-1]
     for tail in (bytes(4096), os.urandom(4096), half, foreign, whole[-20:-1] + b"\xd7RKJ\x00\x00"):
         segment.write_bytes(whole + tail)
@@ -113,7 +119,7 @@ def test_a_tail_of_zeros_or_garbage_is_cut(tmp_path: Path) -> None:
 def _with_room(directory: Path, count: int = 3) -> bytes:
     """Write ``count`` frames into preallocated zeros.
 
-    Return the segment's bytes as a kill would leave them.
+    Return the bytes that the segment would have after a kill.
     """
     journal, _ = _open(directory)
     for index in range(2, 2 + count):
@@ -145,14 +151,14 @@ def test_zeros_after_the_last_frame_are_no_torn_tail(
     replay, size = journal.recover()
     journal.close()
     assert [index for _, index, _ in replay.entries] == [2, 3, 4, 5]
-    assert size == segment.stat().st_size  # the size counts the frames and not the zeros
+    assert size == segment.stat().st_size  # the size includes the frames but not the zeros
 
 
 def test_a_frame_torn_in_zeros_at_any_byte_is_cut_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     left = _with_room(tmp_path)
-    frames = left.rstrip(b"\0")  # the last entry ends with x, so this removes no byte of a frame
+    frames = left.rstrip(b"\0")  # the last entry ends with x, so rstrip() removes no byte of a frame
     last = frames.rfind(b"\xd7RKJ")
     segment = _segments(tmp_path)[0]
     for missing in (range(at, at + width) for at in range(last, len(frames), 3) for width in (1, 9, 100)):
@@ -161,7 +167,7 @@ def test_a_frame_torn_in_zeros_at_any_byte_is_cut_with_a_warning(
             if byte < len(frames):
                 torn[byte] = 0
         if torn.startswith(frames):
-            continue  # the "missing" bytes are zeros in the whole file, too
+            continue  # the bytes to be zeroed are zeros in the complete file, too
         segment.write_bytes(torn)
         caplog.clear()
         journal, replay = _open(tmp_path)
@@ -210,7 +216,7 @@ def test_frames_go_on_beyond_the_zeros_and_ask_for_more(tmp_path: Path) -> None:
         journal.append([_entry(index, size=10_000)])
         asked.append(journal.wants_room)
     assert asked == sorted(asked)
-    assert 10 < asked.index(True) < 20  # more zeros are requested when half of the 256 KiB is used
+    assert 10 < asked.index(True) < 20  # the journal requests more zeros when half of the 256 KiB is used
     assert _segments(tmp_path)[0].stat().st_size > size
     journal.make_room()
     assert not journal.wants_room
@@ -240,7 +246,7 @@ def test_a_bad_frame_before_a_valid_one_is_refused_at_any_byte(tmp_path: Path) -
             Journal(tmp_path, sync=True).recover()
         assert str(segment) in str(refused.value)
         assert "\n" not in str(refused.value)
-        assert "catches up" in str(refused.value)  # tells the operator what to do
+        assert "catches up" in str(refused.value)  # the error tells the operator what to do
         assert segment.read_bytes() == damaged  # the refusal leaves the file unchanged
 
 
@@ -290,7 +296,7 @@ def test_a_missing_segment_or_a_damaged_earlier_one_is_refused(tmp_path: Path) -
     paths[1].unlink()
     with pytest.raises(RaftStartError, match="missing"):
         _open(tmp_path)
-    paths[1].write_bytes(content[:-1])  # torn: only the last segment may end with an incomplete frame
+    paths[1].write_bytes(content[:-1])  # torn, but only the last segment may end with an incomplete frame
     with pytest.raises(RaftStartError, match="later segments"):
         _open(tmp_path)
     paths[1].write_bytes(content)
@@ -382,7 +388,7 @@ def test_truncation_takes_back_what_was_durable_or_on_its_way() -> None:
     assert log.durable_index == 2
 
 
-# ---- full disk: a separate process with a real limit on the size of its files
+# ---- full disk: a separate process that has a real limit on the size of its files
 
 
 _FULL = """
@@ -435,7 +441,10 @@ def test_a_full_disk_cuts_the_partial_frame_and_goes_on_when_there_is_room(tmp_p
 
 
 class _FullAtEnd(Files):
-    """A disk on which no sync of the journal's known end succeeds while ``full`` is true."""
+    """A disk that cannot sync the file ``end`` while ``full`` is true.
+
+    The file ``end`` stores where the journal is known to end.
+    """
 
     full = False
 
@@ -458,7 +467,10 @@ class _End(File):
 
 
 def test_a_journal_goes_on_although_a_full_disk_does_not_sync_its_known_end(tmp_path: Path) -> None:
-    """Some file systems need new space even if a file is overwritten in place."""
+    """The journal continues even if a full disk cannot sync the file with the journal's known end.
+
+    Some file systems need new space even if a file is overwritten in place.
+    """
     disk = _FullAtEnd()
     journal = Journal(tmp_path, sync=False, files=disk)
     journal.recover()
@@ -505,7 +517,7 @@ def test_d20_an_image_that_is_being_sent_stays_readable_when_replaced(tmp_path: 
 
 
 class _KeepsOldImages(Files):
-    """A disk that cannot delete a complete snapshot, and cannot read the header of one."""
+    """A disk that can neither delete a complete snapshot nor read a snapshot's header."""
 
     opened = 0
 
@@ -546,7 +558,10 @@ def test_an_old_image_that_cannot_be_deleted_does_not_make_the_new_one_fail(tmp_
 
 
 def test_an_image_stays_although_older_ones_have_higher_indexes(tmp_path: Path) -> None:
-    """Under durability ``memory`` indexes begin again at each start, and files of earlier starts are left."""
+    """A new snapshot stays although older snapshots have higher indexes.
+
+    With durability ``memory``, indexes begin again at each start, but the files of earlier starts remain.
+    """
     before = Snapshots(tmp_path)
     for index in (5000, 9000):
         before.store(index, 1, b"members", b"old")
@@ -582,7 +597,10 @@ def test_an_image_that_cannot_be_read_leaves_no_file_open(tmp_path: Path) -> Non
 
 
 def test_an_image_that_is_stored_again_is_read_from_the_new_file(tmp_path: Path) -> None:
-    """The old file of the same index may be unreadable."""
+    """If a snapshot is stored again, it is read from the new file.
+
+    The old file with the same index may be unreadable.
+    """
     snapshots = Snapshots(tmp_path)
     snapshots.store(5, 1, b"members", b"a" * 100)
     assert snapshots.read(5, 0, 10) == b"a" * 10
@@ -626,7 +644,7 @@ def test_an_image_of_another_format_is_refused(tmp_path: Path) -> None:
     assert (found[0].index, found[0].term, found[1]) == (7, 3, b"state")
 
 
-# ---- D15, D30: these tests fail if the member treats its files as the library does
+# ---- D15, D30: if a member treats its files as the raft library does, these tests fail
 
 
 def test_d30_a_crash_at_any_moment_of_a_compaction_loses_nothing(
@@ -658,7 +676,7 @@ def test_d30_a_crash_at_any_moment_of_a_compaction_loses_nothing(
     with monkeypatch.context() as watched:
         for name in ("write", "unlink", "ftruncate", "rename", "replace"):
             watched.setattr(os, name, looked_at(getattr(os, name)))
-        journal.rotate()  # during a snapshot of the entries up to 9
+        journal.rotate()  # as a member does during a snapshot of the entries up to 9
         for index in range(10, 16):
             journal.append([_entry(index)])
         durable_from = len(moments)
@@ -710,7 +728,7 @@ def _d30_checksums_off(patch: pytest.MonkeyPatch) -> None:
 def _d30_in_place(patch: pytest.MonkeyPatch) -> None:
     """Keep the log in one file.
 
-    To trim it, empty the file and write the remaining entries again one by one.
+    To trim the log, empty the file and write the remaining entries again one by one.
     """
 
     def trim(journal: Journal, index: int) -> None:

@@ -1,4 +1,4 @@
-"""Tests of the answers from followers that a leader counts, and of the entries that it then commits."""
+"""Tests of a leader: which answers from followers it counts, and which entries it then commits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.nameserver.raft.answers import Make, from_voter, settled
 
 
 def _unanswered(w: Any) -> tuple[Engine, int]:
-    """Return the leader, and the index of an entry that no follower has acknowledged."""
+    """Return the leader and the index of an entry. No follower has acknowledged this entry."""
     w.drop_filter = lambda *_: True
     index = w.submit("a")
     w.run(0.02)
@@ -62,7 +62,7 @@ def test_a_learner_does_not_keep_a_voters_answer_from_counting(world: Make) -> N
     w.engine("a").membership.add_member("d:1")
     w.settle()
     leader, index = _unanswered(w)
-    leader.receive("d:1", encode(from_voter(leader)))  # d is the learner, and has no link
+    leader.receive("d:1", encode(from_voter(leader)))  # member d is the learner, and has no link
     assert leader.commit_index < index
     leader.receive("b:1", encode(from_voter(leader)))
     w.run(0.01)

@@ -1,4 +1,4 @@
-"""Tests of a DNS resolver that does not answer: it must delay only a member's links to host names."""
+"""A DNS resolver that does not answer may delay only those links of a member that lead to host names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from routekeeper.nameserver.raft.types import RaftStartError
 from routekeeper.remoting.transport import lookups
 from tests.waiting import until
 
-#: Seconds for which the resolver is silent in these tests. Real resolvers may be silent for longer.
+#: Seconds for which the resolver does not answer in these tests. Real resolvers may need longer.
 SILENT_S = 10.0
 #: Longest time that a test may take, in seconds.
 SOON_S = 5.0
@@ -25,7 +25,7 @@ PEERS = tuple(f"peer-{number}.example:9878" for number in range(40))
 
 
 class Owner:
-    """Owner of a transport; it fails at any link or message, because these tests must cause none."""
+    """Owner of a transport. It fails at any link or message, because these tests must cause none."""
 
     def link_up(self, peer: str) -> None:
         raise AssertionError(peer)
@@ -45,7 +45,10 @@ class Owner:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
-    """Make the resolver hang for names below ``.example``; yield the set of names that it was asked for."""
+    """Make the resolver hang for names below ``.example``.
+
+    Yield the set of names that were looked up.
+    """
     asked, over, resolve = set[str](), threading.Event(), socket.getaddrinfo
 
     def silent(host: Any, *more: Any, **others: Any) -> Any:
@@ -64,7 +67,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
 
 
 def transport() -> Transport:
-    me = "zzz.example:9878"  # a member dials only smaller names, so this one dials all peers
+    me = "zzz.example:9878"  # a member dials only members with smaller names, so this one dials all
     credentials = Credentials(me=me, members=frozenset({me, *PEERS}), cluster="c", secret=b"s" * 32)
     return Transport(credentials, owner=Owner(), frame_size_max=1000)
 

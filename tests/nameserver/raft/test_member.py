@@ -1,4 +1,4 @@
-"""Tests of members that start, replicate, make snapshots, and stop."""
+"""Tests of members that start, replicate entries, make snapshots, and stop."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_a_single_member_works_alone_on_a_port_of_its_own_choice(tmp_path: Path)
             assert member.contact_age() == 0.0
             await member.close()
             await member.close()
-        assert [payload for _, payload in machine.applied] == [b"1", b"1", b"2"]  # 1 is replayed at restart
+        assert [payload for _, payload in machine.applied] == [b"1", b"1", b"2"]  # b"1" is replayed once
 
     run(scenario)
 
@@ -326,7 +326,7 @@ def test_peers_may_be_corrected_until_the_group_is_founded(
             assert f"peers corrected before the first start former=127.0.0.1:1,{one}" in caplog.text
             await cluster.close(two)
             await cluster.close(one)
-            await cluster.start(one, peers=(one,))  # no effect: the group exists
+            await cluster.start(one, peers=(one,))  # this has no effect, because the group exists
             assert cluster.up[one].members == tuple(sorted((one, two)))
             assert "stored members rule" in caplog.text
 

@@ -1,4 +1,4 @@
-"""Tests of disks that are full, are broken or hang."""
+"""Tests of members whose disks are full, are broken or hang."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests import standstill
 from tests.nameserver.raft.cluster import cluster_of, in_seconds, run
 from tests.waiting import until
 
-#: A program that runs a group of one member, in its own process, because a disk fault affects the whole
-#: process. Once the member leads, the program passes it to the scenario of the test.
+#: A program that runs a group of one member in its own process, because a disk fault affects the whole
+#: process. When the member leads the group, the program calls the scenario of the test with the member.
 _ALONE = """
     import asyncio, json, os, resource, sys
     from pathlib import Path
@@ -136,7 +136,10 @@ _NOBODY_DIALS = """
     ],
 )
 def test_a_task_that_dies_ends_the_process_and_says_why(tmp_path: Path, scenario: str, what: str) -> None:
-    """If a task died silently, the member would look alive, but it would not vote, or would have no links."""
+    """If a task of a member dies, the process must end and log the reason.
+
+    Otherwise, the member would look alive, but it would not vote or would have no links.
+    """
     done = _run_alone(scenario, tmp_path)
     assert done.returncode == 70, done.stderr
     assert what in done.stderr
@@ -197,7 +200,7 @@ def test_a_disk_that_stands_still_holds_votes_back_and_nothing_else(
                     await asyncio.sleep(0.001)
                     if time.monotonic() - before > 0.1:
                         longest = max(longest, standstill.elapsed(before))
-                assert longest < 1.0  # the disk hung for 2 s
+                assert longest < 1.0  # much less than the 2 s for which the disk hung
                 assert cluster.leader is None  # no member asked for votes or voted
                 assert all(member.applied_index > 0 for member in cluster.up.values())
             finally:
@@ -212,7 +215,7 @@ def test_a_disk_that_stands_still_holds_votes_back_and_nothing_else(
 class Still(Files):
     """A disk that hangs in every call while ``moves`` is cleared.
 
-    It records the calls from the event loop.
+    It records the calls that the event loop makes while the disk hangs.
     """
 
     def __init__(self) -> None:
@@ -250,9 +253,9 @@ class _StillFile:
 def test_a_disk_that_stands_still_holds_up_no_change_of_the_group_on_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the disk hangs, other threads may wait for it, but the event loop must not.
+    """While the disk hangs, other threads may wait for it, but the event loop must not wait.
 
-    The test covers creation and removal of snapshots, their dates, the status, and the addition of a member.
+    The test creates and removes snapshots, reads their dates and the member's status, and adds a member.
     """
     disk = Still()
     monkeypatch.setattr(node_member, "DISK", disk)

@@ -1,4 +1,4 @@
-"""Tests that members lack the library's faults with sockets, pipes and child processes (PySyncObj)."""
+"""Members do not have PySyncObj's faults with sockets, pipes and child processes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_d29_an_image_is_made_without_a_child_process(
 
     def fork() -> int:
         forked.append(1)
-        return 1  # in the parent process fork() returns the child's id
+        return 1  # in the parent process, fork() returns the child's id
 
     monkeypatch.setattr(os, "fork", fork)
 
@@ -151,7 +151,7 @@ def _d14_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d29_off(patch: pytest.MonkeyPatch) -> None:
-    """Write snapshots with the library's own serializer and its default settings."""
+    """Write snapshots with the raft library's own serializer and its default settings."""
 
     async def make(member: RaftMember, wanted: MakeImage, encode_state: Callable[[], bytes]) -> None:
         file = str(member.config.data_dir / "dump")
@@ -161,7 +161,7 @@ def _d29_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d32_off(patch: pytest.MonkeyPatch) -> None:
-    """Wake the member through a pipe after each appended proposal, as the library does."""
+    """Wake the member through a pipe after each appended proposal, as the raft library does."""
     notifiers: dict[RaftMember, Any] = {}
     original = RaftMember.append
 
@@ -173,8 +173,8 @@ def _d32_off(patch: pytest.MonkeyPatch) -> None:
         index = original(member, payload, term=term)
         if member not in notifiers:
             made = notifiers[member] = PipeNotifier(_Poller())
-            # By default a pipe is full after 65,536 proposals. Make it smaller, so that the test fills it
-            # sooner.
+            # By default, a pipe is full after 65,536 proposals. Make the pipe smaller, so that the test fills
+            # it sooner.
             fcntl.fcntl(made._PipeNotifier__pipeW, fcntl.F_SETPIPE_SZ, 4096)
         notifiers[member].notify()
         return index
@@ -183,7 +183,7 @@ def _d32_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d33_off(patch: pytest.MonkeyPatch) -> None:
-    """Listen on every address of the machine, as the library does by default."""
+    """Listen on every address of the machine, as the raft library does by default."""
     original = Transport.listen
     patch.setattr(
         Transport,
@@ -221,6 +221,6 @@ def test_a_fix_that_is_switched_off_is_caught_by_its_scenario(
     scenario: Callable[..., None],
     find_wrong: Callable[..., None],
 ) -> None:
-    # The library raises BlockingIOError when its pipe is full. A member raises RaftStartError when its
+    # The raft library raises BlockingIOError when its pipe is full. A member raises RaftStartError when its
     # journal lacks entries that were committed.
     find_wrong(switch_off, scenario, also=(BlockingIOError, RaftStartError, TypeError))

@@ -1,4 +1,7 @@
-"""Tests of operators' actions (rules 11 and 14): members, leadership, snapshots, new clusters."""
+"""Tests of operators' actions (rules 11 and 14).
+
+Operators add and remove members, move leadership, save and restore snapshots, and make new clusters.
+"""
 
 from __future__ import annotations
 
@@ -126,9 +129,9 @@ def test_a_founder_without_a_disk_that_restarts_founds_no_second_cluster(tmp_pat
 
 
 async def hand_over(leader: RaftMember, target: str | None) -> str:
-    """Hand over leadership; repeat this until the leader accepts.
+    """Hand over leadership; repeat the request until the leader accepts it.
 
-    The leader accepts only after the successor has answered one of its messages.
+    The leader accepts only after the successor has answered one of the leader's messages.
     """
     while True:
         try:
@@ -146,7 +149,7 @@ def test_leadership_goes_where_it_is_sent(tmp_path: Path) -> None:
             await cluster.start()
             await cluster.put(b"one")
             for target in (*cluster.peers, None):
-                await cluster.settled()  # a new leader first needs answers of the others
+                await cluster.settled()  # a new leader first needs answers of the other members
                 leader = await cluster.elected()
                 if target == cluster.name(leader):
                     with pytest.raises(ChangeRefused, match="leads already"):
@@ -236,7 +239,7 @@ def test_one_member_left_of_three_makes_a_new_cluster_of_its_data(
             assert member.voters == (one,)
             await cluster.put(b"alone")
             name = str(member.status()["cluster"])
-            # A member of the old cluster comes back. It and the new cluster must refuse each other.
+            # A member of the old cluster comes back. This member and the new cluster must refuse each other.
             await cluster.start(two)
             assert str(cluster.up[two].status()["cluster"]) != name
             await asyncio.sleep(1.5)
@@ -244,7 +247,7 @@ def test_one_member_left_of_three_makes_a_new_cluster_of_its_data(
             assert cluster.up[two].linked == frozenset()
             assert cluster.up[two].term <= member.term
             await cluster.close(two)
-            # The operator forgets to remove the flag: at the next start it must have no effect.
+            # The operator forgets to remove the flag. At the next start, the flag must have no effect.
             await cluster.close(one)
             await cluster.start(one, force_new_cluster=True)
             member = cluster.up[one]
@@ -287,7 +290,10 @@ def test_a_new_cluster_begun_but_not_finished_is_finished_by_the_next_start(tmp_
 def test_a_restore_that_fails_after_its_deadline_is_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the deadline the operator gets "outcome unknown", so only the log can report the later failure."""
+    """A failed restore is logged even after its deadline.
+
+    At the deadline, the operator gets "outcome unknown". So only the log can report the later failure.
+    """
 
     async def scenario() -> None:
         begun = asyncio.Event()

@@ -1,6 +1,7 @@
 """Tests of member changes with a virtual clock (rule 11, D35-D37).
 
-A group makes only one change at a time, for one member. The change takes effect when its entry is appended.
+A group makes only one change at a time, and each change concerns one member. The change takes effect when its
+entry is appended.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def test_a_newcomer_is_a_learner_first_and_a_voter_once_it_has_caught_up(world: 
         ("d:1",),
         ("a:1", "b:1", "c:1"),
     )
-    assert leader.membership.add_member("d:1") is None  # its addition is already in progress
+    assert leader.membership.add_member("d:1") is None  # the addition of this member is already in progress
     seen: set[Role] = set()
 
     def voter() -> bool:
@@ -136,7 +137,7 @@ def test_a_learner_that_hears_only_the_leader_is_no_majority_with_it(world: Make
     w.elect("a")
     w.add("d")
     w.engine("a").membership.add_member("d:1")
-    # Drop all messages from b and c: only the learner can still answer the leader.
+    # Block all messages from b and c to the leader, so that only the learner can answer it.
     w.block(("b", "a"), ("c", "a"))
     w.run(0.9)
     leader = w.engine("a")
@@ -171,7 +172,7 @@ def test_a_newcomer_of_an_unfounded_cluster_founds_nothing(world: Make) -> None:
     w.crash(w["b"])
     w.crash(w["c"])
     w.run(5)
-    assert newcomer.engine.shared.empty  # it founds no cluster even without a leader
+    assert newcomer.engine.shared.empty  # the new member founds no cluster even without a leader
 
 
 def test_nobody_is_linked_before_the_leader_adds_it_with_votes_or_entries(world: Make) -> None:
@@ -307,9 +308,9 @@ def test_a_founder_that_was_emptied_and_caught_up_is_told_that_it_is_removed(
 
 
 def test_who_was_removed_while_it_took_an_image_is_told_when_it_holds_one(world: Make) -> None:
-    """A removed member that waits for its snapshot is empty, and a leader notifies no empty member.
+    """A member that was removed while it waited for a snapshot is notified when it has the snapshot.
 
-    Once the member holds the snapshot, the leader must tell it that it was removed.
+    Until then, the member is empty, and a leader does not notify an empty member.
     """
     w = world(compact_bytes=2000)
     w.elect("a")
@@ -331,7 +332,10 @@ def test_who_was_removed_while_it_took_an_image_is_told_when_it_holds_one(world:
 
 
 def test_a_new_link_is_told_apart_and_does_not_make_a_member_absent(world: Make) -> None:
-    """A new link to a member has no answer yet; the leader must still count the former link's answers."""
+    """A leader tells a new link to a member from the old one, but still counts the old link's answers.
+
+    So the member does not seem absent, although no answer has arrived over the new link yet.
+    """
     w = world()
     leader = w.elect("a").engine
     w.run(0.5)
@@ -341,7 +345,7 @@ def test_a_new_link_is_told_apart_and_does_not_make_a_member_absent(world: Make)
     leader.link_down("b:1")
     assert leader.greetings.link_number("b:1") == 0
     leader.link_up("b:1")
-    assert leader.greetings.link_number("b:1") == 0  # no greeting on the new link yet
+    assert leader.greetings.link_number("b:1") == 0  # no greeting has arrived on the new link yet
     leader.receive("b:1", encode(hello))
     assert leader.greetings.link_number("b:1") == number + 1
     assert leader.member_age("b:1") == age
@@ -364,7 +368,7 @@ def test_who_was_only_about_to_be_added_was_not_removed(world: Make) -> None:
     w.block(*((x, y) for x in "ad" for y in "bc"), *((y, x) for x in "ad" for y in "bc"))
     w.engine("a").membership.add_member("d:1")
     assert w.run(3, lambda: w.leader is not None and w.leader.name in ("b:1", "c:1"))
-    assert not newcomer.engine.shared.empty  # it has entries of the former leader
+    assert not newcomer.engine.shared.empty  # the new member has entries of the former leader
     w.heal()
     w.settle()
     w.run(2)
@@ -381,7 +385,7 @@ def test_a_learner_that_is_removed_stops(world: Make) -> None:
     w.elect("a")
     w.submit()
     newcomer = w.add("d")
-    # Drop the learner's successful answers, so that the leader never sees it catch up.
+    # Drop the learner's successful answers, so that the leader never learns that the learner has caught up.
     w.drop_filter = lambda a, b, m: a == "d:1" and isinstance(m, AppendReply) and m.state == MATCH
     w.engine("a").membership.add_member("d:1")
     assert w.run(5, lambda: newcomer.engine.commit_index > 3)
@@ -418,7 +422,7 @@ def test_a_removal_that_leaves_it_to_an_emptied_member_is_refused(world: Make) -
         leader.membership.remove_member("c:1")
     w.drop_filter = None
     assert w.run(5, lambda: w.engine("b").role is Role.FOLLOWER)
-    w.run(0.2)  # time for the answer to a heartbeat
+    w.run(0.2)  # let the answer to a heartbeat arrive
     assert leader.membership.remove_member("c:1") is not None
 
 

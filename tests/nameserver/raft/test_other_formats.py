@@ -1,4 +1,4 @@
-"""Tests of a member that meets another format: it refuses, and its error names both format numbers."""
+"""If a member meets another format, it refuses, and its error message names both format numbers."""
 
 from __future__ import annotations
 

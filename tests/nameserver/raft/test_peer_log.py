@@ -1,4 +1,4 @@
-"""Tests of log lines that a peer's messages cause: a peer can repeat a message, but not flood the log."""
+"""A peer can repeat a message, but the log lines that its messages cause must not flood the log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from routekeeper.nameserver.raft.consensus.messages import (
 
 Make = Callable[..., Any]
 MESSAGES = 200
-#: Maximum number of log lines, of all kinds together, after MESSAGES messages of one kind.
+#: Maximum total number of log lines after MESSAGES messages of one kind.
 LINES_MAX = 30
 
 
@@ -65,7 +65,10 @@ def conflicts(w: Any, follower: Any) -> None:
 
 
 def doubts(w: Any, follower: Any) -> None:
-    """Send a greeting from one peer, and many from a second peer that says "voter" and "learner" in turn."""
+    """Send a greeting from one peer and many greetings from another peer.
+
+    The greetings of the other peer alternate between "voter" and "learner".
+    """
     w.isolate("b")
     assert w.run(5, lambda: follower.leader is None)
     for peer in ("a:1", "c:1"):

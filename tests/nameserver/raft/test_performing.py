@@ -1,6 +1,6 @@
-"""Tests of how a member performs the effects that its engine requests.
+"""Tests of how a member carries out the effects that its engine requests.
 
-It performs them in order, and it does not call the engine meanwhile.
+The member carries them out in order, and it does not call the engine meanwhile.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.waiting import until
 async def _stalled_vote(cluster: Cluster, disk: Still) -> AsyncIterator[tuple[RaftMember, RaftMember]]:
     """Start a cluster of two, and let the disk hang while the follower stores its vote.
 
-    Yield the leader and the follower. Afterwards the disk works again.
+    Yield the leader and the follower. After the block, the disk works again.
     """
     await cluster.start()
     await cluster.put(b"one")
@@ -43,10 +43,11 @@ async def _stalled_vote(cluster: Cluster, disk: Still) -> AsyncIterator[tuple[Ra
 def test_a_link_behind_a_stalled_vote_is_dropped_on_the_next_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the disk hangs, the vote is not stored, and messages wait for it in a queue.
+    """If too many messages wait for a vote to be stored, the member ends the link.
 
-    When the queue is full, the next message ends the link, but only after the member has performed the
-    engine's effects.
+    While the disk hangs, the vote is not stored, and messages wait for the vote in a queue. When the queue is
+    full, the next message ends the link. The link must end only after the member has carried out the engine's
+    effects.
     """
     disk, performing = Still(), False
     ended: list[tuple[RaftMember, bool]] = []
@@ -74,7 +75,7 @@ def test_a_link_behind_a_stalled_vote_is_dropped_on_the_next_turn(
                 assert all(follower.send(cluster.name(leader), b"x") for _ in range(HELD_MAX - 8))
                 await until(lambda: any(member is follower for member, _ in ended))
 
-            def appended() -> bool:  # fails during a transfer of leadership: the leader appends nothing then
+            def appended() -> bool:  # fails while leadership moves, because the leader then appends nothing
                 leads = cluster.leader
                 return leads is not None and leads.append(b"two", term=leads.term) is not None
 
@@ -95,7 +96,10 @@ def test_a_link_behind_a_stalled_vote_is_dropped_on_the_next_turn(
 def test_bytes_that_wait_for_a_stalled_vote_are_bounded_like_those_of_a_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the disk hangs, messages wait: few of them may need much memory."""
+    """Messages that wait for a vote to be stored may use only a limited amount of memory.
+
+    Even a few messages can need much memory.
+    """
     disk, size = Still(), 1024 * 1024 - 1000
     ended: list[RaftMember] = []
     link_down = RaftMember.link_down
@@ -114,7 +118,7 @@ def test_bytes_that_wait_for_a_stalled_vote_are_bounded_like_those_of_a_link(
                 assert sent.count(True) in (15, 16)  # a few messages of the engine may wait, too
                 assert sent.index(False) == sent.count(True), "a message was sent behind a refused one"
                 assert ended == []
-                # Messages of the engine still wait, until they exceed their own bound.
+                # Messages of the engine still wait in the queue, until they exceed their own limit.
                 monkeypatch.setattr(node_member, "BUFFER_MAX", 16 * size + 100)
                 for _ in range(50):
                     follower.engine.effects.send(cluster.name(leader), Stale(follower.term))

@@ -1,8 +1,8 @@
 """Tests of peers that pass the handshake but are not in the member's configuration.
 
-On loopback without a secret, any process can pass the handshake. The member must accept the connection: a
-peer may have been added to the group while this member was down. But the connection must cost the member
-nothing.
+On loopback without a secret, any process can pass the handshake. The member must accept the connection of
+such a peer, because the peer may have been added to the group while this member was down. But the connection
+must not harm the member.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class Stranger:
         self.send(bytes((RAFT,)) + encode(hello))
 
     async def ended(self) -> None:
-        """Return when the member has closed the link; fail after 3 s.
+        """Wait until the member has closed the link; fail after 3 s.
 
-        A member closes any silent link after 4 s. Within 3 s it must have closed this link for another
+        A member closes any silent link after 4 s. So within 3 s, it must have closed this link for another
         reason.
         """
         async with asyncio.timeout(3):
@@ -137,7 +137,7 @@ def test_a_name_that_is_no_address_is_not_let_in(tmp_path: Path, name: str) -> N
 
 @pytest.mark.parametrize("timeout_ms", [1, 29, 60_001])
 def test_an_election_timeout_that_no_member_may_have_ends_the_link(tmp_path: Path, timeout_ms: int) -> None:
-    """A peer announces an election timeout of a length that the settings do not permit.
+    """A member ends the link to a peer that announces an election timeout outside the permitted range.
 
     A member serves reads only if its last contact with a majority is younger than a limit. This limit follows
     from the smallest election timeout that peers announce. With a limit of 1 ms the member would answer no

@@ -1,4 +1,7 @@
-"""Tests that play scripts of events; they show fixed defects of the raft library, and rules of the group."""
+"""Tests that run scripts of events.
+
+The scripts show fixed defects of the raft library, and rules of the raft group.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of a changing secret: the file has two lines, and members are at different steps of the change."""
+"""Tests of the change of a secret.
+
+During a change, the secret file has two lines, and members are at different steps of the change.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,10 @@ def credentials(me: str, content: bytes) -> Credentials:
 
 
 def dials_until_linked(dialler: bytes, acceptor: bytes) -> int:
-    """Return the number of dials until both ends had proved their identity; 0 if six dials failed."""
+    """Return the number of dials until both ends had proved their identity.
+
+    Return 0 if six dials failed.
+    """
     for attempt in range(6):
         d = Handshake(credentials("b:1", dialler), peer="a:1", nonce=os.urandom(NONCE_SIZE), attempt=attempt)
         a = Handshake(credentials("a:1", acceptor), peer=None, nonce=os.urandom(NONCE_SIZE))
@@ -87,7 +93,10 @@ def test_members_at_neighbouring_steps_of_a_change_link(dialler: bytes, acceptor
 
 
 def test_a_file_of_two_lines_still_fits_a_member_that_knows_no_lines() -> None:
-    """A member of an older release does not split the file: the whole file is its secret."""
+    """A secret file of two lines still works for a member of an older release.
+
+    Such a member does not split the file, so the whole file is its secret.
+    """
     former = Credentials(me="a:1", members=frozenset({"a:1", "b:1"}), cluster="c", secret=BOTH)
     for attempt in range(3):
         d = Handshake(credentials("b:1", BOTH), peer="a:1", nonce=os.urandom(NONCE_SIZE), attempt=attempt)

@@ -1,4 +1,4 @@
-"""Tests of a journal that was shortened: its member may lack acknowledged entries."""
+"""Tests of a member whose journal was shortened, so that it may lack acknowledged entries."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ SHORTENED = pytest.mark.parametrize(
 
 
 async def wrote_two_segments(cluster: Cluster) -> str:
-    """Start a group of one member and write entries into two segments; return the member's name."""
+    """Start a group of one member and write entries into two segments.
+
+    Return the member's name.
+    """
     await cluster.start()
     (name,) = cluster.peers
     await cluster.put(*(b"%d" % i for i in range(50)))
@@ -83,7 +86,7 @@ def test_a_member_whose_journal_was_shortened_after_a_clean_stop_does_not_count(
             name = await wrote_two_segments(cluster)
             await cluster.close(name)
             shorten(cluster.config(name).data_dir / "raft")
-            for _ in range(2):  # also at the second start the member knows that entries may be missing
+            for _ in range(2):  # at the second start, the member still knows that entries may be missing
                 await cluster.start(name)
                 assert cluster.up[name].distrusted == (name,)
                 assert not cluster.up[name].leads

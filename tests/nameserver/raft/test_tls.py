@@ -1,6 +1,6 @@
 """Tests of members that authenticate each other by certificates.
 
-They check which peers a member accepts, and that both ends log a refusal.
+The tests check which peers a member accepts, and that both ends log a refusal.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def _contexts(name: str, *, me: str = "127.0.0.1:1", authority: str = "authority
 
 
 def _forged(name: str) -> TlsContexts:
-    """Return TLS contexts with the certificate ``name``, without the checks of a member's start.
+    """Return TLS contexts with the certificate ``name``, even if a member would refuse it at its start.
 
-    The contexts trust the authority of the tests. At its start a member may refuse such a certificate.
+    The contexts trust the authority of the tests.
     """
     accept, dial = (ssl.SSLContext(kind) for kind in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT))
     for context in (accept, dial):
@@ -112,7 +112,7 @@ def test_a_key_of_another_certificate_or_no_pem_is_refused_at_start(tmp_path: Pa
         load(me="127.0.0.1:1", cert=member, key=CERTS / "member.key", ca=tmp_path / "no.pem")
 
 
-# ---- the pipe: TLS without sockets
+# ---- TLS in memory, without sockets
 
 
 def _pipes(dial: TlsContexts, accept: TlsContexts) -> tuple[Pipe, Pipe]:
@@ -151,7 +151,7 @@ def test_only_tls_1_3_is_spoken() -> None:
     with pytest.raises(TlsError, match="unsupported protocol"):
         accept.shake(dial.pending())
     with pytest.raises(TlsError, match="the peer refuses: tlsv1 alert protocol version"):
-        dial.shake(accept.pending())  # the dialling end gets the reason, too
+        dial.shake(accept.pending())  # the dialling end gets the reason of the refusal, too
 
 
 def test_changed_bytes_end_the_connection() -> None:
@@ -192,8 +192,8 @@ class _Owner:
 def only_the_greater_name_dials(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let only the member with the greater name dial, so that each test decides which member dials.
 
-    Names are compared as text. By default the other member dials, too, if no link exists after some time, as
-    on a slow machine.
+    Names are compared as text. By default, the other member also dials if no link exists after some time, for
+    example on a slow machine.
     """
     for constant in ("FIRST_DIAL_AFTER_S", "LESSER_DIALS_AFTER_S"):
         monkeypatch.setattr(f"routekeeper.nameserver.raft.links.transport.{constant}", 600.0)
@@ -208,7 +208,7 @@ def _run(scenario: Callable[[], Awaitable[None]]) -> None:
 
 
 class _Pair:
-    """Two members; the member with the greater name (in text order) dials the other one."""
+    """Two members. The member with the greater name (in text order) dials the other one."""
 
     def __init__(
         self,
@@ -329,8 +329,8 @@ def test_who_cannot_prove_itself_is_refused_and_both_ends_say_so_once(
                 await until(lambda: len(caplog.records) >= 2)
                 await asyncio.sleep(0.5)  # more attempts follow, but no more log lines
                 assert not any(owner.linked for owner in pair.owners)
-                # Read the log before the transports are closed: closing one during an attempt writes another
-                # line.
+                # Read the log before the transports are closed. If a transport is closed during an attempt,
+                # it writes one more line.
                 said = [record.getMessage() for record in caplog.records]
         assert len(said) == 2, said
         for says in (*acceptor_says, *dialler_says):
@@ -370,7 +370,7 @@ def test_differing_secrets_are_said_at_both_ends(tls: bool, caplog: pytest.LogCa
                 await until(lambda: len(caplog.records) >= 2)
                 await asyncio.sleep(0.3)
                 assert not any(owner.linked for owner in pair.owners)
-                # Read the log before the transports are closed, which writes another line.
+                # Read the log before the transports are closed, because closing them writes one more line.
                 said = [record.getMessage() for record in caplog.records]
         assert len(said) == 2, said
         text = "\n".join(said)
@@ -400,7 +400,7 @@ def test_a_stranger_is_closed_and_a_member_stays(attack: bytes) -> None:
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(attack)
             with contextlib.suppress(ConnectionError):
-                await asyncio.wait_for(reader.read(), 20.0)  # before the close at most a TLS alert comes
+                await asyncio.wait_for(reader.read(), 20.0)  # at most a TLS alert, then the end
             writer.close()
             assert pair.transports[1].send(pair.names[0], RAFT, b"still here")
             await until(lambda: pair.owners[0].order == [b"still here"])
@@ -494,11 +494,11 @@ def test_strangers_of_one_network_begin_as_few_handshakes_a_second_as_one_host()
 
 
 def test_members_find_each_other_again_while_strangers_begin_handshakes() -> None:
-    """Members must find each other again while strangers start many TLS handshakes.
+    """Members must be able to link again while strangers start many TLS handshakes.
 
-    A stranger can send a recorded TLS hello at no cost, but the receiver must sign its answer, in the thread
-    that serves all requests. Therefore the number of answers to one host per second is bounded. This bound
-    must not delay members.
+    A stranger can send a recorded TLS hello at no cost. The receiver must sign its answer, in the thread that
+    serves all requests. So a member answers only a limited number of hellos of one host per second. This
+    limit must not delay members.
     """
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Tests of strangers on the raft port: they change nothing, learn nothing, and use no resources for long."""
+"""Strangers at the raft port change nothing, learn nothing, and use no resources for long."""
 
 from __future__ import annotations
 
@@ -136,9 +136,9 @@ def test_frames_cannot_be_changed_repeated_left_out_reflected_or_replayed() -> N
             fresh.check(body, mac)
     acceptor.incoming.check(b"first", first)
     with pytest.raises(LinkError):
-        acceptor.incoming.check(b"first", first)  # a repeated frame is refused
+        acceptor.incoming.check(b"first", first)  # the member refuses a repeated frame
     with pytest.raises(LinkError):
-        dialler.incoming.check(b"first", first)  # a frame is refused if it returns to its sender
+        dialler.incoming.check(b"first", first)  # the member refuses a frame that returns to its sender
     with pytest.raises(LinkError):
         _shake(_credentials("b:1"), _credentials("a:1"))[1].incoming.check(b"first", first)  # another session
 
@@ -333,7 +333,10 @@ def test_strangers_leave_the_log_lines_about_members_alone(
 
 
 class _Planted:
-    """An object whose pickle runs code when it is loaded; the code creates the file `trace`."""
+    """An object whose pickle runs code when it is loaded.
+
+    The code creates the file `trace`.
+    """
 
     def __init__(self, trace: Path) -> None:
         self._trace = trace
@@ -346,7 +349,7 @@ class _Planted:
 def test_a_pickle_on_the_port_is_not_loaded(tmp_path: Path, proven: bool) -> None:
     planted = pickle.dumps(_Planted(tmp_path / "trace"))
     pickle.loads(planted)
-    (tmp_path / "trace").unlink()  # loading created the file: the attack works
+    (tmp_path / "trace").unlink()  # loading the pickle created the file, so the attack works
 
     async def scenario() -> None:
         async with _transport() as (_, owner, port):
@@ -438,7 +441,7 @@ def test_views_that_a_failed_reader_still_holds_cost_no_link() -> None:
             take = owner.raft_message
 
             def keep(peer: str, data: bytes | memoryview) -> None:
-                held.append(data)  # keeps a reference, as the traceback of an exception may do
+                held.append(data)  # a variable keeps a reference, as the traceback of an exception may do
                 take(peer, data)
 
             owner.raft_message = keep  # type: ignore[method-assign]
@@ -458,9 +461,10 @@ def test_views_that_a_failed_reader_still_holds_cost_no_link() -> None:
 
 @pytest.mark.parametrize("how", ["of another session", "mirrored", "left out", "swapped"])
 def test_frames_in_the_wrong_place_end_a_proven_link(how: str) -> None:
-    """A member of the group sealed each frame, and no frame is changed, but the frames' order is wrong.
+    """A member ends a link if frames arrive in the wrong place.
 
-    For example, a frame comes from another session, or two frames are swapped.
+    A member of the group has sealed each of these frames, and no frame was changed. But one frame comes from
+    another session, or two frames are swapped, for example.
     """
 
     async def scenario() -> None:
@@ -521,7 +525,7 @@ def test_a_flood_of_a_proven_peer_holds_one_frame_of_memory_at_most() -> None:
                 assert len(link._buffer) <= FRAME_MAX + 4
             peer.writer.write(struct.pack(">I", FRAME_MAX) + bytes(FRAME_MAX - 1))
             await peer.writer.drain()
-            peer.writer.write(bytes(3 * FRAME_MAX))  # the first frame's seal is wrong; nothing later is read
+            peer.writer.write(bytes(3 * FRAME_MAX))  # its seal is wrong, so nothing later is read
             assert await peer.closed()
             assert owner.messages == []
             assert link._buffer == b""
@@ -531,10 +535,7 @@ def test_a_flood_of_a_proven_peer_holds_one_frame_of_memory_at_most() -> None:
 
 @pytest.mark.parametrize("secret", [SECRET, None])
 def test_a_flood_of_hellos_that_promise_a_member_does_not_push_its_link_out(secret: bytes | None) -> None:
-    """A stranger knows a member's name, and sends hellos under this name.
-
-    It must not end the member's link.
-    """
+    """A stranger that sends hellos under a member's name must not end the member's link."""
 
     async def scenario() -> None:
         async with _transport(secret=SECRET) as (_, owner, port):
@@ -623,7 +624,10 @@ def test_two_transports_find_each_other_and_again_after_a_reset() -> None:
 
 
 def _pair() -> tuple[list[str], list[_Owner], list[Transport]]:
-    """Return two members in the order of their names, their owners and their links; nothing listens yet."""
+    """Return the sorted names of two members, and their owners and transports.
+
+    The transports do not listen yet.
+    """
     names, owners = sorted(f"127.0.0.1:{port}" for port in free_ports(2)), [_Owner(), _Owner()]
     made = [
         Transport(
@@ -639,7 +643,10 @@ def _pair() -> tuple[list[str], list[_Owner], list[Transport]]:
 def test_member_that_was_away_is_linked_before_the_other_member_dials_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A member starts after a dial to it has failed. It is not dialled again, so it must dial the other."""
+    """A member that starts late must dial the other member itself.
+
+    The other member's dial has failed, and it does not dial again in this test.
+    """
     for name, value in (("RETRY_S", (600.0, 600.0)), ("LESSER_DIALS_AFTER_S", 600.0)):
         monkeypatch.setattr(f"routekeeper.nameserver.raft.links.transport.{name}", value)
     caplog.set_level(logging.DEBUG)
@@ -661,7 +668,11 @@ def test_member_that_was_away_is_linked_before_the_other_member_dials_again(
 def test_member_that_is_named_again_is_dialled_again_after_its_link_was_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A removal that is never committed names a member again while the link to it is up."""
+    """A member that left the configuration and came back must be dialled again after its link ends.
+
+    A configuration gets a member back if the member's removal is never committed. Meanwhile, the link to this
+    member stays up.
+    """
     for name in ("FIRST_DIAL_AFTER_S", "LESSER_DIALS_AFTER_S"):
         monkeypatch.setattr(f"routekeeper.nameserver.raft.links.transport.{name}", 600.0)
 
@@ -673,7 +684,7 @@ def test_member_that_is_named_again_is_dialled_again_after_its_link_was_lost(
         await until(lambda: owners[0].linked == {names[1]: 1} and owners[1].linked == {names[0]: 1})
         for members in (frozenset({names[1]}), frozenset(names)):
             greater.use_credentials(replace(greater.credentials, members=members))
-            for _ in range(3):  # the tasks that dial begin, or end
+            for _ in range(3):  # let the tasks that dial begin or end
                 await asyncio.sleep(0)
         for _ in range(2):
             lesser.drop(names[1])
@@ -712,7 +723,7 @@ def test_address_that_answers_nothing_does_not_hide_the_next_one(monkeypatch: py
 
 @contextlib.contextmanager
 def _silent_listener(host: str, port: int) -> Iterator[None]:
-    """Listen with a queue that is full, so that the kernel answers no further connection."""
+    """Listen with a full queue of connections, so that the kernel answers no further connection."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -741,7 +752,7 @@ def test_d24_an_idle_link_stays_and_a_silent_one_is_given_up(monkeypatch: pytest
             loop = asyncio.get_running_loop()
             begun = loop.time()
             while loop.time() - begun < 0.6:
-                assert (await peer.read())[0] == PING  # the member sends only pings; the peer answers them
+                assert (await peer.read())[0] == PING  # it sends only pings; the peer answers them
                 peer.frame(peer.sealed(PING, b""))
             assert owner.linked == {"b:1": 1}
             assert owner.messages == []
@@ -783,7 +794,7 @@ def test_d34_a_peer_that_does_not_read_costs_bounded_memory() -> None:
             while transport.send("b:1", RAFT, payload):
                 sent += len(payload)
                 assert sent < 128 * 1024 * 1024
-            await until(lambda: owner.linked["b:1"] == 0)  # the link ends instead
+            await until(lambda: owner.linked["b:1"] == 0)  # if too many wait, the link ends instead
             peer.writer.close()
 
     _run(scenario)
@@ -807,7 +818,10 @@ def test_an_address_that_others_can_reach_needs_a_secret(secret: bytes | None) -
 def test_a_name_that_does_not_resolve_in_time_leaves_no_failure_to_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The resolver fails after the dial has timed out, when no code waits for the error any more."""
+    """If the resolver fails after the dial has timed out, its error must not be reported as unhandled.
+
+    At that time, no code waits for the error any more.
+    """
     uvloop = pytest.importorskip("uvloop")
     monkeypatch.setattr("routekeeper.nameserver.raft.links.transport.HANDSHAKE_TIMEOUT_S", 0.001)
     lost: list[dict[str, Any]] = []
@@ -820,9 +834,9 @@ def test_a_name_that_does_not_resolve_in_time_leaves_no_failure_to_nobody(
         transport = Transport(credentials, owner=_Owner(), frame_size_max=FRAME_MAX)
         await transport.listen("127.0.0.1:0")
         await transport.go()
-        await asyncio.sleep(1.0)  # time for some dials
+        await asyncio.sleep(1.0)  # let some dials happen
         await transport.close()
-        with contextlib.suppress(OSError):  # a later lookup: it ends after the earlier ones
+        with contextlib.suppress(OSError):  # this later lookup ends after the earlier ones
             await asyncio.get_running_loop().getaddrinfo("somebody.invalid", 1)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -853,7 +867,7 @@ def test_without_a_secret_loopback_members_still_name_themselves() -> None:
     _run(scenario)
 
 
-# ---- D21, D24: these tests fail if links use sockets as the library does
+# ---- D21, D24: if links use sockets as the raft library does, these tests fail
 
 
 @pytest.fixture
@@ -872,7 +886,8 @@ def _run_for(scenario: Callable[[], Awaitable[None]], seconds: float) -> None:
 def test_d21_a_large_message_leaves_though_nothing_else_is_sent(
     monkeypatch: pytest.MonkeyPatch, patience_s: float
 ) -> None:
-    monkeypatch.setattr("routekeeper.nameserver.raft.links.transport.CHECK_S", 600.0)  # a ping would flush it
+    # Send no pings, because a ping would also send the rest of the large message.
+    monkeypatch.setattr("routekeeper.nameserver.raft.links.transport.CHECK_S", 600.0)
 
     async def scenario() -> None:
         async with _transport() as (transport, owner, port):
@@ -920,7 +935,10 @@ def test_d24_the_first_message_after_a_silence_arrives(
 
 
 class _WithoutWriteInterest:
-    """A connection as the library uses it: bytes that the socket does not accept wait until the next send."""
+    """A connection as the raft library uses it.
+
+    Bytes that the socket does not accept wait until the next send.
+    """
 
     def __init__(self, wire: Any) -> None:
         self._wire = wire
@@ -953,7 +971,7 @@ def _d21_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d24_off(patch: pytest.MonkeyPatch) -> None:
-    """Do not send pings. When a link has received nothing for a while, let the next send close the link."""
+    """Do not send pings. If a link has received nothing for a while, the next send closes the link."""
     read_at: dict[Link, float] = {}
     received, send = Link.data_received, Link.send
 
@@ -992,7 +1010,7 @@ def test_a_fix_that_is_switched_off_is_caught_by_its_scenario(
         scenario(monkeypatch, patience_s=2.0)
 
 
-# ---- strangers and the limited number of connections for them
+# ---- strangers may use only a limited number of connections
 
 
 def test_a_message_above_the_limit_is_refused_at_its_sender_and_the_link_stays() -> None:
@@ -1018,7 +1036,10 @@ async def _from(host: str, port: int) -> _Raw:
 
 
 def test_strangers_do_not_push_out_what_this_member_dials() -> None:
-    """A dialled member answers slowly. Strangers' connections must not displace this handshake."""
+    """Strangers' connections must not displace a handshake that this member has begun.
+
+    In this test, the dialled member answers slowly.
+    """
 
     async def scenario() -> None:
         with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as silent:
@@ -1100,7 +1121,7 @@ def test_two_members_find_each_other_again_while_strangers_hold_all_places() -> 
                         stranger.setblocking(False)
                         stranger.bind((host, 0))
                         await loop.sock_connect(stranger, ("127.0.0.1", port))
-                        # Let the members run: the strangers use the same event loop.
+                        # Let the members run, because the strangers use the same event loop.
                         await asyncio.sleep(0.002)
                 while len(held) > 4 * UNPROVEN_MAX:
                     held.popleft().close()
@@ -1136,7 +1157,7 @@ def test_under_tls_a_host_of_strangers_begins_few_handshakes_a_second() -> None:
 
 
 def test_under_tls_all_strangers_together_begin_few_handshakes_a_second() -> None:
-    """All strangers together may begin a bounded number of handshakes per second.
+    """Under TLS, all strangers together may begin only a limited number of handshakes per second.
 
     The first handshake of each host has a separate limit, so that a few hosts cannot lock out all others.
     """

@@ -1,4 +1,4 @@
-"""Tests of a member that hung: it reads waiting messages before it judges that others are silent."""
+"""A member that hung reads the waiting messages before it judges that other members are silent."""
 
 from __future__ import annotations
 
@@ -35,11 +35,14 @@ def test_after_a_gap_it_listens_for_a_while() -> None:
     assert watch.listening_until == pytest.approx(10.4 + LISTEN * PERIOD)
     until = watch.listening_until
     assert watch.look(10.4 + GAP * PERIOD - 0.001) == pytest.approx((GAP - LOOK) * PERIOD - 0.001)
-    assert watch.listening_until == until  # a short delay is no hang
+    assert watch.listening_until == until  # a short delay does not count as a hang
 
 
 def test_whoever_is_late_again_and_again_still_sees_time_pass() -> None:
-    """One call of ``look`` counts for at most :data:`LOOK` periods, even if more time has passed."""
+    """Even for a member that is late again and again, some time passes.
+
+    Each call of ``look`` counts for at most :data:`LOOK` periods, even if more time has passed.
+    """
     watch = Watch(PERIOD)
     watch.look(0.0)
     late = sum(watch.look(turn * 0.7) for turn in range(1, 11))
@@ -85,7 +88,7 @@ def test_the_longest_gap_is_forgotten_after_a_while() -> None:
 def test_a_machine_that_stood_still_has_the_same_leader_afterwards(
     world: Make, seed: int, seconds: float
 ) -> None:
-    """All members hang at the same time.
+    """If all members hang at the same time, the leader must not change.
 
     Their messages wait in the sockets, so no member may be judged silent.
     """
@@ -95,7 +98,7 @@ def test_a_machine_that_stood_still_has_the_same_leader_afterwards(
     w.run(w.rng.uniform(0.3, 1.0))
     until = w.now + seconds
     for member in w.members.values():
-        # Members resume at different times; the leader may be the last.
+        # Members resume at different times. The leader may be the last one.
         member.paused_until = until + w.rng.uniform(0.0, PERIOD / 2)
     w.run(seconds + 2.0)
     assert w.leader is leader
@@ -103,9 +106,9 @@ def test_a_machine_that_stood_still_has_the_same_leader_afterwards(
 
 
 def test_what_waits_in_the_sockets_is_read_before_a_leader_is_replaced(world: Make) -> None:
-    """When the election timer is due, messages may wait in the sockets.
+    """A follower must read the messages in its sockets before it asks for votes.
 
-    The event loop runs the timer first. A follower must read its sockets before it asks for votes.
+    When the election timer is due, messages may wait in the sockets, but the event loop runs the timer first.
     """
     w = world()
     w.elect("a")
@@ -129,7 +132,10 @@ def test_what_waits_in_the_sockets_is_read_before_a_leader_is_replaced(world: Ma
 
 
 def test_a_voter_that_stood_still_gives_no_vote_against_its_leader(world: Make) -> None:
-    """A voter that hung reads a vote request before it reads the leader's heartbeats from another socket."""
+    """A voter that hung must not vote against its leader.
+
+    It reads a vote request before it reads the leader's heartbeats from another socket.
+    """
     w = world()
     leader = w.elect("a")
     voter = w["c"]
@@ -143,10 +149,10 @@ def test_a_voter_that_stood_still_gives_no_vote_against_its_leader(world: Make) 
         return bool(send(peer, data))
 
     voter.send = noted
-    w.clock.skip(TIMEOUT_S + 0.02)  # no member runs in this time; the request is read first
+    w.clock.skip(TIMEOUT_S + 0.02)  # no member runs in this time; then the voter reads the request first
     engine.receive("b:1", encode(PreVote(engine.term + 1, engine.shared.log.last_index, engine.term)))
     assert sent == []
-    # Check the test: without the hang, the voter would grant its vote after the same silence.
+    # Check that the test works: without the hang, the voter would grant its vote after the same silence.
     engine.shared.watch.listening_until = -1.0
     engine.shared.heard -= TIMEOUT_S
     engine.receive("b:1", encode(PreVote(engine.term + 1, engine.shared.log.last_index, engine.term)))
@@ -170,7 +176,10 @@ def test_a_leader_that_stood_still_waits_for_answers_before_it_steps_down(world:
 
 
 def test_a_starved_leader_keeps_its_starved_followers(world: Make) -> None:
-    """All members wait for the CPU most of the time. None is silent: their messages wait in the sockets."""
+    """If all members wait for the CPU most of the time, the leader must not change.
+
+    No member is silent, because their messages wait in the sockets.
+    """
     w = world()
     leader = w.elect("a")
     w.run(0.5)
@@ -189,7 +198,10 @@ def test_a_starved_leader_keeps_its_starved_followers(world: Make) -> None:
 
 
 def test_a_journal_does_not_stall_because_its_member_stood_still(world: Make) -> None:
-    """The disk has finished the write long ago, but the member hung and has not read the result yet."""
+    """If a member hung, it must not report that its journal stalls.
+
+    The disk has finished the write long ago, but the member has not read the result yet.
+    """
     w = world()
     leader = w.elect("a")
     w.run(0.5)
@@ -197,7 +209,7 @@ def test_a_journal_does_not_stall_because_its_member_stood_still(world: Make) ->
     leader.write = lambda position, ops: written.append(position)
     assert w.submit() is not None
     w.clock.skip(5.0)
-    leader.engine.step()  # the timer runs before the thread's result is read
+    leader.engine.step()  # the timer runs before the member reads the result
     assert leader.engine.leads
     assert leader.engine.status()["storage_stalls"] == 0
     del leader.write
@@ -223,9 +235,9 @@ def test_a_leader_that_is_late_at_each_look_steps_down_at_last(world: Make) -> N
 
 
 def test_a_follower_that_is_late_at_each_look_asks_at_last(world: Make) -> None:
-    """The leader is dead and its links are still open; the follower runs only for short moments.
+    """A follower that runs only for short moments must ask for votes at last.
 
-    The follower must ask for votes after some of these moments.
+    The leader hangs, and its links stay open. The follower must ask for votes after several of these moments.
     """
     w = world()
     w.elect("a")
@@ -259,9 +271,10 @@ def test_each_election_and_each_fall_says_why(world: Make, caplog: pytest.LogCap
 
 @pytest.mark.parametrize("slowest", ["leader", "followers"])
 def test_who_was_long_in_apply_waits_for_those_that_are_in_it_still(world: Make, slowest: str) -> None:
-    """All members apply a large entry for longer than an election timeout; no election may begin.
+    """No election may begin while members apply a large entry, even longer than an election timeout.
 
-    Some members need longer than others. Such an entry is a registration of 100,000 topics on a busy machine.
+    Some members need longer than others. On a busy machine, it takes so long to apply a registration of
+    100,000 topics.
     """
     for seed in range(1, 9):
         w = world(seed)
@@ -278,7 +291,7 @@ def test_who_was_long_in_apply_waits_for_those_that_are_in_it_still(world: Make,
                 done.append(member.name)
                 if still:
                     member.paused_until = w.now + 3.5 * TIMEOUT_S
-                else:  # virtual time does not move during a call: move the member's clock
+                else:  # virtual time does not pass during a call: move the member's clock
                     member.offset += 3.0 * TIMEOUT_S
 
             member.machine.apply = applied
@@ -299,7 +312,7 @@ def test_two_that_ask_at_once_do_not_split_the_votes(world: Make) -> None:
         w.run(0.5)
         w.crash(w["a"])
         engines = [w.engine(name) for name in ("b", "c")]
-        for engine in engines:  # no election while the links to the dead leader end
+        for engine in engines:  # no election begins while the links to the dead leader end
             engine.shared.library.election_deadline = math.inf
             engine.shared.rng.uniform = lambda least, most: 9.0
         assert w.run(
@@ -317,9 +330,9 @@ def test_two_that_ask_at_once_do_not_split_the_votes(world: Make) -> None:
 
 @pytest.mark.parametrize("members", [3, 5])
 def test_a_leader_that_hears_nobody_but_is_heard_is_replaced_soon(world: Make, members: int) -> None:
-    """A leader receives nothing, but its heartbeats arrive and keep its followers from asking for votes.
+    """A leader that receives nothing must step down and ask one follower to become the leader.
 
-    The leader must step down, and must ask one follower to become leader.
+    Its heartbeats still arrive, so its followers would not ask for votes.
     """
     took = []
     for seed in range(1, 9):
@@ -337,7 +350,7 @@ def test_a_leader_that_hears_nobody_but_is_heard_is_replaced_soon(world: Make, m
 
 
 def test_no_election_slips_in_between_two_looks_at_the_clock(world: Make) -> None:
-    """A deadline passes during a tick, between two readings of the clock: the term must not rise.
+    """If a deadline passes between two readings of the clock in one tick, the term must not rise.
 
     A member raises its term only after it has asked for votes.
     """

@@ -1,4 +1,7 @@
-"""Tests of the thread that writes the journal: it reports every write as durable, in order."""
+"""Tests of the thread that writes the journal.
+
+The thread reports every write as durable, in the order of the writes.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ LONG_S = 20.0
 
 
 class Disk(Journal):
-    """A journal whose writes hang while ``moves`` is cleared, and fail if ``error`` is set."""
+    """A journal whose writes hang while ``moves`` is cleared.
+
+    The writes fail if ``error`` is set.
+    """
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, sync=True)
@@ -45,7 +51,7 @@ class Running:
 
     def __init__(self, directory: Path, *, room: bool = True) -> None:
         self.disk = Disk(directory)
-        if room:  # without this space the writer's thread must preallocate first
+        if room:  # without this space, the writer's thread must preallocate space first
             self.disk.make_room()
         self.told: list[int] = []
         self.failures: list[str] = []
@@ -108,7 +114,7 @@ def test_silent_writes_are_not_told_until_one_is_not_silent(running: Running) ->
     running.disk.moves.clear()
     running.write(silent=True)
     assert running.disk.began.acquire(timeout=LONG_S)
-    loud = running.write()  # not silent: the writer must report this one
+    loud = running.write()  # not silent: the writer must report this write
     running.disk.moves.set()
     wait_until(lambda: running.told[-1:] == [loud], "the loud one is told")
 

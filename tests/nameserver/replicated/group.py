@@ -1,4 +1,4 @@
-"""A group of replicated nameservers in one process, over loopback, with the real engine and real disks."""
+"""A group of replicated nameservers in one process, with the real raft engine and real disks."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def put_kv(key: str, value: str) -> Request:
 
 @dataclass
 class RecordedEffects:
-    """A server that records the actions which the mode requests, and does not carry them out."""
+    """A test server that records the actions which the mode requests. It does not carry them out."""
 
     closed: list[ConnectionId] = field(default_factory=list)
     notices: list[MinBrokerChange] = field(default_factory=list)
@@ -87,7 +87,7 @@ class RecordedEffects:
 
 @dataclass
 class Group:
-    """A group: members by number; None stands for a stopped member."""
+    """A raft group. Its members are listed by number; None stands for a stopped member."""
 
     root: Path
     addresses: tuple[str, ...]
@@ -141,9 +141,10 @@ class Group:
         await until(all_ready, "all are ready")
 
     def _let_one_stand(self) -> None:
-        """Start an election at once: with the long election timeout the first one would come late.
+        """Start the first election at once.
 
-        The timeout is long so that the tests keep their leader.
+        Without this call, it would begin late, because the election timeout is long. The timeout is long so
+        that the leader does not change during a test.
         """
         member = self.running[0].member
         member.engine.shared.stand_now()
@@ -156,7 +157,7 @@ class Group:
         )
 
     async def empty(self) -> None:
-        """Return once no member lists a topic."""
+        """Wait until no member lists a topic."""
         await until(lambda: not any(m.view(Freshness.STALE).topics() for m in self.running), "all is gone")
 
     async def everywhere(self, request: Request, origin: ConnectionId = ONE) -> list[Answer]:
@@ -165,7 +166,7 @@ class Group:
 
 @contextlib.asynccontextmanager
 async def timed() -> AsyncIterator[Callable[[], float]]:
-    """Yield a clock, in seconds, that does not count the time for which the machine delayed this loop."""
+    """Yield a clock (in seconds) that leaves out the time for which the machine delayed this event loop."""
     loop = asyncio.get_running_loop()
     begun, lost = loop.time(), 0.0
 
@@ -207,13 +208,15 @@ def codes(answers: list[Answer]) -> list[int]:
 async def group_of(
     root: Path, *, size: int = 3, started: int | None = None, **settings: str
 ) -> AsyncIterator[Group]:
-    """Yield a group that is ready to serve; if ``started`` is given, only this number of its members run.
+    """Yield a group that is ready to serve.
+
+    If ``started`` is given, start only this number of members, and do not wait until the group is ready.
 
     Args:
         settings: Settings by their names in the settings file.
     """
-    # Three members share one event loop on a busy machine. A long election timeout avoids a change of the
-    # leader.
+    # Three members share one event loop on a busy machine. The election timeout is long, so that the leader
+    # does not change.
     settings = {"raftElectionTimeoutMs": "2000"} | settings
     group = Group(
         root, tuple(free_addresses(size)), settings, [None] * size, [RecordedEffects() for _ in range(size)]

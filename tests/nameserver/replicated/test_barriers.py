@@ -1,7 +1,7 @@
 """Tests of read barriers (ReadIndex).
 
-A read may use only a barrier that is sent after the read arrived. The leader confirms a barrier only if a
-majority still follows the leader.
+A read may use only a barrier that was sent after the read arrived. The leader confirms a barrier only if a
+majority still follows it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def test_reads_that_arrive_before_a_barrier_is_sent_share_it() -> None:
     assert barriers.to_send(HERE, now=0.0) == 1
     barriers.confirmed(1, 10)
     barriers.applied(9, now=0.0)
-    assert barriers.passed == 0  # entry 10 is not applied yet
+    assert barriers.passed == 0  # because entry 10 is not applied yet
     barriers.applied(10, now=0.0)
     assert barriers.passed == 1
 
@@ -39,7 +39,7 @@ def test_a_read_does_not_join_a_barrier_that_is_under_way() -> None:
     assert barriers.to_send(HERE, now=0.0) == 1
     late = barriers.join()
     assert late == 2
-    assert barriers.to_send(HERE, now=0.0) is None  # at most one barrier is in progress
+    assert barriers.to_send(HERE, now=0.0) is None  # at most one barrier is in progress at a time
     barriers.confirmed(1, 10)
     barriers.applied(10, now=0.0)
     assert barriers.passed == 1
@@ -75,11 +75,11 @@ def test_reads_that_stay_away_are_not_waited_for_longer() -> None:
     barriers.confirmed(2, 10)
     barriers.applied(10, now=6.0)
     barriers.join()
-    assert barriers.to_send(HERE, now=6.0) == 3  # a single read waits for no other
+    assert barriers.to_send(HERE, now=6.0) == 3  # a single read does not wait for other reads
 
 
 def passes(barriers: Barriers, *, in_time: int, late: int) -> float:
-    """Let one barrier pass: ``in_time`` reads use it, and ``late`` reads wait for the next barrier.
+    """Let one barrier pass, which ``in_time`` reads use. Let ``late`` reads wait for the next barrier.
 
     Returns:
         Maximum seconds for which the next barrier then waits for more reads.
@@ -126,7 +126,7 @@ def test_a_barrier_is_replaced_when_its_leader_its_link_or_its_time_is_gone() ->
     assert barriers.to_send((2, "b", 2), now=RESEND_S) == 5
     barriers.confirmed(5, 7)
     barriers.applied(7, now=0.0)
-    assert barriers.passed >= 1  # if the latest barrier passes, so do all earlier ones
+    assert barriers.passed >= 1  # if the latest barrier passes, all earlier ones pass, too
 
 
 def test_a_late_answer_to_an_earlier_barrier_counts_for_its_own_reads_only() -> None:
@@ -165,10 +165,13 @@ EVENTS = st.lists(
 def test_a_read_passes_exactly_when_a_barrier_sent_after_it_is_answered_and_applied(
     events: list[tuple[Any, ...]],
 ) -> None:
-    """Compare with a simple model, which stores the position in the event list for each read and barrier."""
+    """Compare the barriers with a simple model.
+
+    For each read and barrier, the model stores the position in the list of events.
+    """
     barriers = Barriers()
     now, applied = 0.0, 0
-    read_at: list[tuple[int, int]] = []  # (position of the event, ticket)
+    read_at: list[tuple[int, int]] = []  # (position of the event, ticket) of each read
     sent_at: dict[int, int] = {}
     answered: dict[int, int] = {}
     for at, event in enumerate(events):
@@ -183,8 +186,8 @@ def test_a_read_passes_exactly_when_a_barrier_sent_after_it_is_answered_and_appl
             case ("lost",):
                 barriers.not_sent()
             case "answer", number, index:
-                # An answer counts only if its barrier was sent, was not answered before, and is later than
-                # all answered barriers.
+                # An answer counts only if its barrier was sent and was not answered before. The barrier must
+                # also be later than all answered barriers.
                 if number in sent_at and number > max(answered, default=0):
                     answered[number] = index
                 barriers.confirmed(number, index)
@@ -213,9 +216,9 @@ def confirmed(member: str, number: int, index: int) -> tuple[str, ReadIndexReply
 
 
 def settle(rounds: Confirmations, commit: int, *, size: int = 3) -> list[tuple[str, ReadIndexReply]]:
-    """Return the answers that can be given now; begin a round of questions if a member still waits.
+    """Return the answers that the leader can give now.
 
-    The group has ``size`` voters.
+    If a member still waits, begin a round of questions to the voters. The group has ``size`` voters.
     """
     answers = rounds.settle(commit_index=commit, voters="abcde"[:size])
     rounds.begin(commit_index=commit)
@@ -239,7 +242,7 @@ def test_a_learner_or_the_leader_itself_needs_a_round() -> None:
     assert settle(rounds, 9) == []
     assert rounds.number == 1
     assert rounds.round
-    rounds.confirms("b", 0)  # an answer of an earlier round
+    rounds.confirms("b", 0)  # this is an answer of an earlier round
     assert settle(rounds, 10) == []
     rounds.confirms("b", 1)
     assert rounds.confirmed_by == {"b"}
@@ -253,7 +256,7 @@ def test_who_asks_during_a_round_gets_the_next_one() -> None:
     settle(rounds, 5)
     ask(rounds, "a", 2, voter=False)
     assert settle(rounds, 6) == []
-    assert rounds.number == 1  # no second round at the same time
+    assert rounds.number == 1  # no second round begins at the same time
     rounds.confirms("b", 1)
     assert settle(rounds, 7) == [confirmed("a", 1, 5)]
     assert rounds.number == 2
@@ -267,16 +270,16 @@ def test_of_five_members_the_asker_and_one_more_do() -> None:
     rounds = Confirmations(term=1)
     ask(rounds, "b", 1, voter=True)
     assert settle(rounds, 5, size=5) == []
-    rounds.confirms("b", 1)  # b already confirmed by its question
+    rounds.confirms("b", 1)  # b has already confirmed the leader by asking
     assert settle(rounds, 5, size=5) == []
     rounds.confirms("c", 1)
     assert settle(rounds, 6, size=5) == [confirmed("b", 1, 5)]
 
 
 def test_of_five_members_one_question_does_not_stand_by_another() -> None:
-    """Two members ask for read barriers; the request of one does not confirm the other's barrier.
+    """If two members ask for read barriers, the request of one does not confirm the other's barrier.
 
-    The first member may have left the term before the read of the second member arrived.
+    The member that asked first may have left the term before the other member's read arrived.
     """
     rounds = Confirmations(term=1)
     ask(rounds, "b", 1, voter=True)

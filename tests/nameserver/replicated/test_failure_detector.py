@@ -1,4 +1,4 @@
-"""Tests of the members' reports about brokers, and of the leader that evicts brokers by these reports."""
+"""Tests of the members' reports about brokers, and of the leader's evictions that follow."""
 
 from __future__ import annotations
 
@@ -81,14 +81,16 @@ CLOSED = line(closed_at=0.0, closed_revision=7)
 CONNECTED = line(connected=True)
 
 
-# -- numbers that no member reports
-# ---------------------------------------------------------------------------
+# -- numbers that no member reports -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e300], ids=str)
 @pytest.mark.parametrize("where", ["clock", "heard_at", "closed_at"])
 def test_an_instant_beyond_all_clocks_is_no_message(where: str, value: float) -> None:
-    """A leader must refuse such an instant: with it, the leader would never judge the broker silent."""
+    """A leader must refuse a report with an impossible time.
+
+    With such a time, the leader would never judge the broker silent.
+    """
     clock = value if where == "clock" else 0.0
     lines = () if where == "clock" else (msgspec.structs.replace(CLOSED, **{where: value}),)
     data = encode(Report(term=1, boot_id=1, base=0, version=1, clock=clock, contacts=lines))
@@ -114,7 +116,7 @@ def test_nobody_hears_a_broker_in_the_future() -> None:
     assert [one.reason for one in judged] == [LeaveReason.LEASE_EXPIRED] * 2
 
 
-# -- the leader's judgement ---------------------------------------------------------------------------------
+# -- the leader's decision which brokers to evict ---------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -169,7 +171,7 @@ def test_silent_is_judged_by_the_records_own_lease(heard_at: float, reason: Leav
 
 @dataclass
 class Process:
-    """Liveness and reporter of one member; each member's clock starts at another value."""
+    """The liveness data and the reporter of one member. The clock of each member starts at another value."""
 
     boot_id: int
     now: float
@@ -186,7 +188,7 @@ class Process:
             self.liveness.advance(self.now)
 
     def tell(self, evidence: FailureDetector, name: str, *, clock: float) -> bool:
-        """Send one report over the wire, and pass the leader's acknowledgement to the reporter."""
+        """Send a report in encoded form; pass the leader's acknowledgement to the reporter."""
         report = decode(encode(self.reporter.reports()[0]))
         assert isinstance(report, Report)
         answer = evidence.receive(name, report, clock=clock)
@@ -269,7 +271,10 @@ def test_dead_nameserver_keeps_no_dead_broker_alive(members: Members) -> None:
 
 
 def test_member_added_later_counts_and_is_waited_for_until_it_reports(members: Members) -> None:
-    """A broker may be connected to the new member only, so the leader must wait for its report."""
+    """A leader must wait for the report of a new member.
+
+    A broker may be connected only to this member.
+    """
     evidence = begin_leading(members)
     register_everywhere(members)
     for name, process in members.items():
@@ -375,8 +380,8 @@ def test_new_leader_does_not_prolong_a_ghost(members: Members) -> None:
     tell_all(members, first, clock=0.0)
     for process in members.values():
         process.pass_time(100.0)
-    # Only m1 received messages of the broker, and m1 is dead. The other members report the broker's last-seen
-    # time that the old leader sent them.
+    # Only m1 received messages of the broker, and m1 is dead. The other members report the last-seen time of
+    # the broker that the old leader sent them.
     del members["m1"]
     second = begin_leading(members, term=3, prior_term=2, clock=9000.0)
     tell_all(members, second, clock=9000.0)
@@ -393,8 +398,8 @@ def test_hearings_of_a_term_before_the_last_leader_are_worth_nothing(members: Me
         process.tell(first, name, clock=0.0)
         process.tell(first, name, clock=0.0)
     members["m2"].pass_time(500.0)
-    # m2 was cut off while the leader of term 5 got reports of the broker. The members that sent these reports
-    # have restarted, so m2's older time proves nothing.
+    # m2 was cut off while the leader of term 5 got reports about the broker. The members that sent these
+    # reports have restarted. m2's last-seen time is older, so it does not prove that the broker is silent.
     later = FailureDetector(term=6, members=MEMBERS, prior_term=5, clock=0.0, judge_after_s=JUDGE_AFTER_S)
     members["m2"].reporter.lead_by(6)
     members["m2"].tell(later, "m2", clock=0.0)
@@ -412,7 +417,7 @@ def test_hearing_of_a_record_that_is_gone_says_nothing_of_the_next(members: Memb
         process.pass_time(130.0)
         process.liveness.removed(A)
         process.reporter.removed(A)
-    # The broker registers again with m1, which dies before it reports this to another member.
+    # The broker registers again with m1, and m1 dies before it reports this registration to another member.
     second = begin_leading(members, term=3, prior_term=2)
     for name in ("m2", "m3"):
         members[name].tell(second, name, clock=0.0)
@@ -423,7 +428,7 @@ def test_new_record_is_not_judged_by_the_time_before_it(members: Members) -> Non
     evidence = begin_leading(members)
     tell_all(members, evidence, clock=0.0)
     evidence.removed(A)
-    evidence.note(A, 500.0)  # no report about the broker has come yet
+    evidence.note(A, 500.0)  # no report about the broker has arrived yet
     assert evidence.judge([record()], in_contact=MEMBERS, clock=500.1) == ()
     assert evidence.judge([record()], in_contact=MEMBERS, clock=619.9) == ()
     assert len(evidence.judge([record()], in_contact=MEMBERS, clock=620.1)) == 1
@@ -587,10 +592,10 @@ def test_nothing_is_remembered_for_ever(members: Members) -> None:
     assert process.reporter.heard_acknowledged.get(A) is None
 
 
-# -- registrations without a change: answered at once, or sent through the raft log -------------------------
+# -- unchanged registrations: answered at once, or sent through the raft log -------------------------------
 
 FRESH = ("registers", "succeeds")
-"""Events of a connection over which a broker has registered with success."""
+"""Events of a connection over which a broker has registered successfully."""
 
 
 @pytest.mark.parametrize(
@@ -645,7 +650,9 @@ BROKERS = (A, B)
 
 
 class GroupMachine(RuleBasedStateMachine):
-    """Members, brokers and leaders with events in any order; the log loses nothing, links have no delay.
+    """A model-based test of members, brokers and leaders, with events in any order.
+
+    The raft log loses nothing, and links have no delay. These rules must hold:
 
     - A broker with a connection to a member in contact is not evicted as gone.
     - A broker is not evicted as silent if a member in contact received its message within its lease and has
@@ -698,7 +705,7 @@ class GroupMachine(RuleBasedStateMachine):
             self.report(member)
 
     def report(self, name: str) -> None:
-        """Send a member's report to the leader; the leader judges the brokers at once."""
+        """Send a member's report to the leader, which then judges all brokers at once."""
         if name in self.cut:
             return
         process = self.members[name]
@@ -819,8 +826,8 @@ class GroupMachine(RuleBasedStateMachine):
             self.judge()
         for broker, died_at in self.died.items():
             if broker in self.records:
-                # If all members that received messages of the broker have restarted, its lease begins with
-                # the leader's election.
+                # If all members that received messages of the broker have restarted, the broker's lease
+                # begins with the election of the leader.
                 assert self.now - died_at <= 2 * LEASE_S + 2.0, "a ghost"
 
     @invariant()

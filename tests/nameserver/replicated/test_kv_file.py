@@ -1,4 +1,7 @@
-"""Tests of RocketMQ's KV file beside replicated KV values: a member imports it once, then only writes it."""
+"""Tests of RocketMQ's KV file beside replicated KV values.
+
+A member imports the file once. Later it only writes the file.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ def test_kv_file_that_could_not_be_written_is_written_later_without_another_chan
     async def body() -> None:
         path = tmp_path / "0" / "kvConfig.json"
         async with group_of(tmp_path, size=1) as group:
-            path.with_name("kvConfig.json.tmp").mkdir()  # makes the write fail, as a full disk does
+            path.with_name("kvConfig.json.tmp").mkdir()  # this this makes the write fail, as a full disk does
             await ask(group.running[0], put_kv("k", "v"))
             await until(lambda: "not exported" in caplog.text, "refused")
             assert not path.exists()

@@ -1,4 +1,4 @@
-"""Tests of a leader that gets no answers from followers, and of failed transfers of leadership."""
+"""Tests of a leader that gets no answers from its followers, and of failed transfers of leadership."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.waiting import until
 
 
 def hand_over_in_vain(leader: Replicated) -> bool:
-    """Make a leader hand over leadership while all followers lag: no follower can take over.
+    """Make a leader hand over leadership while all followers lag, so that none can take over.
 
     The transfer fails, and the leader keeps leading in the same term.
     """
@@ -36,8 +36,8 @@ def test_a_leader_whose_hand_over_fails_leads_on_with_its_evidence(tmp_path: Pat
             leader = group.at(group.leader())
             term = leader.status().term
             assert hand_over_in_vain(leader)
-            # The broker dies, and a client writes a value. During the transfer the log accepts neither the
-            # eviction nor the value.
+            # The broker dies, and a client writes a value. During the transfer, the log accepts neither the
+            # eviction of the broker nor the value.
             for member in group.running:
                 member.closed(ONE, by_us=False)
             assert (await ask(leader, put_kv("k", "v"))).code == ResponseCode.SUCCESS
@@ -49,14 +49,17 @@ def test_a_leader_whose_hand_over_fails_leads_on_with_its_evidence(tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_leader_whose_hand_over_fails_at_once_leads_later(tmp_path: Path) -> None:
-    """A leader hands over leadership before the log holds the first entry of its own term."""
+    """A leader that fails to hand over leadership directly after its election must still lead later.
+
+    The transfer begins before the log contains the first entry of the leader's own term.
+    """
 
     async def body() -> None:
         async with group_of(tmp_path) as group:
             assert codes(await group.everywhere(register())) == [0, 0, 0]
             await group.equal()
             leader = group.at(group.leader())
-            leader.leader.end()  # as directly after an election, when the member has not noticed its role
+            leader.leader.end()  # as after an election, when the member has not noticed its role yet
             assert hand_over_in_vain(leader)
             leader.member_changed()
             for member in group.running:
@@ -71,7 +74,7 @@ def test_what_a_leader_refused_while_it_waited_in_its_own_queue_never_applies(tm
     async def body() -> None:
         async with group_of(tmp_path) as group:
             leader = group.at(group.leader())
-            assert hand_over_in_vain(leader)  # its log accepts no entry for one election timeout
+            assert hand_over_in_vain(leader)  # the log accepts no entry for one election timeout
             soon = asyncio.get_running_loop().time() + ANSWER_MARGIN_S + 0.01
             answer = await leader.execute(put_kv("late", "v"), ONE, deadline=soon)
             assert answer.remark is not None
@@ -89,7 +92,7 @@ def test_proposal_that_is_sent_again_is_not_decoded_again(
     async def body() -> None:
         async with group_of(tmp_path) as group:
             leader = group.at(group.leader())
-            assert hand_over_in_vain(leader)  # its log accepts no entry for one election timeout
+            assert hand_over_in_vain(leader)  # the log accepts no entry for one election timeout
             command = encode_command(PutKv(namespace="n", key="k", value="v", key_revision=0))
             proposal = Proposal(boot_id=9, sequence=1, command=command)
             leader.leader.offer(proposal)

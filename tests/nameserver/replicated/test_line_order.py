@@ -1,4 +1,4 @@
-"""Tests of the order of a member's tasks: it serves senders in turn, so a busy sender delays only itself."""
+"""A member handles the tasks of all senders in turn, so a busy sender delays only itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STRANGER, BROKER, OTHER = ConnectionId(1), ConnectionId(2), ConnectionId(3)
 
 
 class Registrations:
-    """Sends registrations to one member, and records the order of the answers."""
+    """A client that sends registrations to one member and records the order of the answers."""
 
     def __init__(self, member: Replicated) -> None:
         self._member = member
@@ -73,7 +73,7 @@ def test_connection_that_closes_takes_its_waiting_registrations_along(tmp_path: 
 
 
 def test_registration_whose_time_is_over_before_its_turn_is_not_proposed(tmp_path: Path) -> None:
-    """A registration whose deadline passes while it waits is refused, and it is never applied."""
+    """If the deadline of a registration passes while it waits, the member refuses it and never applies it."""
 
     async def main() -> None:
         async with group_of(tmp_path, size=1) as group:
@@ -84,8 +84,8 @@ def test_registration_whose_time_is_over_before_its_turn_is_not_proposed(tmp_pat
             sent.send(registration(2, 3), over=STRANGER, within_s=0.0)
             await until(lambda: sent.not_begun == [STRANGER], "the late one is refused")
             assert not sent.answered
-            # On the connection of the last registration no other request waits, so the member could begin
-            # with this registration at once.
+            # No other request waits on the connection of the last registration. So without its deadline, the
+            # member could begin with this registration at once.
             await until(lambda: sent.answered == [BROKER], "the large one is applied")
             sent.send(registration(3, 3), over=OTHER, within_s=0.0)
             assert sent.not_begun == [STRANGER, OTHER]

@@ -1,4 +1,4 @@
-"""Tests of members that stop and start, and of the state that a member does not replicate."""
+"""Tests of members that stop and start, and of state that a member does not replicate."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_nothing_is_logged_above_info_in_a_quiet_life(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body() -> None:
-        async with group_of(tmp_path, raftDurability="memory") as group:  # no log line about a slow disk
+        async with group_of(tmp_path, raftDurability="memory") as group:  # no line about a slow disk
             await group.everywhere(register())
 
     with caplog.at_level(logging.INFO):

@@ -1,4 +1,7 @@
-"""Tests of proposals on their way into the log: a proposer's pending proposals, and the leader's queue."""
+"""Tests of proposals on their way into the log.
+
+A proposer keeps its pending proposals, and the leader keeps a queue of proposals.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +124,7 @@ def hand(
     book.handed(waiting, route, now=now, may_reach_log=may_reach_log)
 
 
-# -- the proposer's book ------------------------------------------------------------------------------------
+# -- the proposer's pending proposals (ProposalBook) --------------------------------------------------------
 
 
 def test_proposal_is_handed_once_to_one_leader_over_one_link() -> None:
@@ -172,7 +175,7 @@ def test_own_leader_counts_a_copy_only_when_it_appends() -> None:
 
 
 def deferred(*, index: int) -> tuple[ProposalBook, int]:
-    """Return a book whose only proposal was deferred by the leader of term 3, and the proposal's number."""
+    """Return a ProposalBook and the number of its only proposal, which the leader of term 3 has deferred."""
     book = ProposalBook(boot_id=1)
     sequence = book.add(ONE, deadline=2.5)
     hand(book, sequence, TO_LEADER, now=0.0, may_reach_log=True)
@@ -212,9 +215,10 @@ def test_deferral_of_another_process_or_term_is_ignored() -> None:
 
 
 def test_a_proposal_of_which_a_newer_copy_is_under_way_is_not_decided_again() -> None:
-    """The leader deferred the first copy of a proposal; a second copy was sent over a new link.
+    """While a second copy of a proposal is on its way, a member must not compute its command again.
 
-    The member must not compute the command again while the second copy may still get into the log.
+    The leader deferred the first copy. The second copy was sent over a new link and may still get into the
+    log.
     """
     leader = Sequencer(term=3)
     take(leader, 7, touch(), boot_id=9)
@@ -316,7 +320,7 @@ def test_what_is_under_way_is_sent_again_in_its_time_whatever_else_comes() -> No
 def test_what_could_not_be_handed_over_is_offered_again() -> None:
     book = ProposalBook(boot_id=1)
     sequences_ = [book.add(ONE, deadline=10.0) for _ in range(3)]
-    for _ in range(2):  # the link accepts no message: no proposal is sent
+    for _ in range(2):  # the link accepts no message, so the proposal is not sent
         assert [w.proposal.sequence for w in book.outgoing(TO_LEADER, now=0.0, understood=1)] == sequences_
     hand(book, sequences_[0], TO_LEADER, now=0.0, may_reach_log=True)
     assert [w.proposal.sequence for w in book.outgoing(TO_LEADER, now=0.1, understood=1)] == sequences_[1:]
@@ -391,7 +395,7 @@ def test_a_batch_that_the_log_did_not_take_comes_again_in_its_place() -> None:
     assert sequences(queue) == [1, 2]
     take(queue, 3, PUT)
     queue.not_appended()
-    take(queue, 1, PUT)  # a second copy while the first is in the queue
+    take(queue, 1, PUT)  # a second copy arrives while the first is in the queue
     assert sequences(queue) == [1, 2, 3]
     queue.appended(10)
     queue.applied(10)
@@ -406,7 +410,7 @@ def test_a_proposal_that_is_withdrawn_is_never_appended() -> None:
     queue.withdraw(1, 1)
     queue.withdraw(1, 3)
     queue.withdraw(1, 9)  # was never received
-    queue.withdraw(2, 2)  # a proposal of another process
+    queue.withdraw(2, 2)  # this is a proposal of another process
     assert take(queue, 4, register()) is None, "nothing of the broker is before it any more"
     assert sequences(queue) == [2, 4]
 
@@ -416,7 +420,7 @@ def test_a_proposal_withdrawn_while_another_of_its_broker_waits_still_defers_a_t
     take(queue, 1, register())
     take(queue, 2, touch())
     queue.withdraw(1, 2)
-    take(queue, 3, register())  # waits for registration 1
+    take(queue, 3, register())  # this one waits for registration 1
     assert sequences(queue) == [1]
     assert [deferral.sequence for _, deferral in queue.appended(10)] == [3]
 
@@ -465,7 +469,7 @@ def test_brokers_with_many_topics_are_evicted_by_several_entries() -> None:
         take(queue, number, evict(f"a:{number}"), pairs=10_000)
     assert sequences(queue) == [0, 1, 2, 3]
     queue.appended(10)
-    assert sequences(queue) == []  # wait until members applied the first evictions
+    assert sequences(queue) == []  # wait until members have applied the first evictions
     queue.applied(10)
     assert sequences(queue) == [4, 5, 6, 7]
 
@@ -498,9 +502,9 @@ def test_moved_registration_is_answered_with_what_is_applied() -> None:
 
 @pytest.mark.parametrize("command", [register(), update()], ids=["whole", "difference"])
 def test_a_change_of_a_broker_costs_one_body(command: Command) -> None:
-    """Three members propose the same registration.
+    """If three members propose the same registration, the leader appends only one copy to the log.
 
-    The leader appends one copy to the log. The other members get the index of this copy.
+    The other members get the index of this copy.
     """
     queue = Sequencer(term=3)
     take(queue, 1, command, boot_id=1)

@@ -1,6 +1,6 @@
 """Tests of a registration from its proposal to its answer.
 
-The member has no links to other members. The test itself applies log entries to the member.
+The tested member has no links to other members. The test itself applies log entries to it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TERM = 3
 
 
 class Lonely:
-    """A member that was not started, and its answers to the test's requests."""
+    """A member that was not started, and the answers that it gives to the test's requests."""
 
     def __init__(self, root: Path) -> None:
         settings = LiveSettings(NamesrvSettings(data_dir=str(root)))
@@ -55,7 +55,7 @@ class Lonely:
         return self.member.register(request, ONE, deadline=deadline, answered=self.answers.append)
 
     async def proposes(self, kind: type[Command] = RegisterBroker) -> PendingProposal:
-        """Wait until a command of this kind is proposed; return the proposal, which is the only one."""
+        """Wait until a command of this kind is proposed; return its proposal. No other proposal may exist."""
 
         def is_proposed() -> bool:
             commands = [decode_command(pending.proposal.command) for pending in self.member.proposer.book]
@@ -66,7 +66,11 @@ class Lonely:
         return pending
 
     def apply(self, *, of_another_member: bool = False) -> None:
-        """Apply one entry with all pending proposals; or with equal commands that another member proposed."""
+        """Apply one entry with all pending proposals.
+
+        Args:
+            of_another_member: If True, the entry has the same commands, but another member proposed them.
+        """
         pending = [pending.proposal for pending in self.member.proposer.book]
         if of_another_member:
             pending = [Proposal(boot_id=9, sequence=p.sequence, command=p.command) for p in pending]
@@ -108,7 +112,7 @@ def test_registration_that_another_member_brought_meanwhile_becomes_a_touch(tmp_
             await one.proposes()
             one.apply(of_another_member=True)
             one.apply()
-            await one.proposes(Touch)  # computed again; this time it needs the log
+            await one.proposes(Touch)  # the command was computed again, now as a Touch
             assert one.answers == []
             one.apply()
             assert one.answers == [Answer()]

@@ -1,6 +1,7 @@
-"""Tests of new kinds of commands while the group has a member of an older release, which cannot read them.
+"""Tests of new kinds of commands while the group has a member of an older release.
 
-The group refuses such a command, or the member sends an older kind of command with the same effect.
+This member cannot read the new commands. So the group refuses such a command, or the member sends an older
+kind of command with the same effect.
 """
 
 from __future__ import annotations
@@ -65,13 +66,14 @@ def test_a_newer_kind_of_command_waits_until_every_member_understands_it(
             answer = await ask(follower, put_kv("k", "v"))
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert (answer.remark or "").startswith(f"{NO_QUORUM_TAG} not applied: it needs format 4")
-            # The present leader must refuse the new kind, even though an earlier leader allowed it.
+            # The present leader must refuse the new kind of command, even though an earlier leader allowed
+            # it.
             monkeypatch.setattr(follower.reports.reporter, "understood", 4)
             answer = await ask(follower, put_kv("k", "v"))
             assert answer.code == ResponseCode.SYSTEM_ERROR
             monkeypatch.undo()
             assert (await ask(follower, put_kv("k", "v"))).code == ResponseCode.SUCCESS
-            await group.equal()  # all members run: no unreadable entry is in the log
+            await group.equal()  # all members run, so no unreadable entry is in the log
 
     run(body)
 
@@ -109,7 +111,8 @@ async def change_that_gets_lost(
     """Register topic ``V`` at a follower while all messages from this follower are lost.
 
     Args:
-        leaves: True if the follower believes that it has sent the proposal.
+        leaves: True if the follower believes that it has sent the proposal. False if it knows that it has
+            not.
     """
     assert codes(await group.everywhere(register())) == [0, 0, 0]
     follower = group.at(group.followers()[0])
@@ -155,7 +158,7 @@ def test_a_difference_that_a_member_may_not_know_goes_whole_once_it_can_be_in_no
             async with change_that_gets_lost(group, monkeypatch) as (follower, asking):
                 (before,) = under_way(follower)
                 await until(lambda: before.in_doubt, "it is sent")
-                # Another leader, of an older release, now announces an older format.
+                # Now another leader, of an older release, announces an older format.
                 monkeypatch.setattr(follower.reports.reporter, "understood", 1)
                 follower.proposer.decide_deferred()
                 assert under_way(follower) == [before], "decided again it might take effect twice"
@@ -240,7 +243,10 @@ def test_member_that_does_not_know_whether_others_know_limits_judges_alone(
 
 @pytest.mark.slow
 def test_bounds_that_the_log_does_not_know_hold_for_a_broker_with_a_record(tmp_path: Path) -> None:
-    """Members do not check these bounds when they apply the registration, so it must not be proposed."""
+    """A registration that exceeds the limits of the table must not be proposed.
+
+    Members do not check these limits when they apply a registration of a broker that has a record.
+    """
 
     async def body() -> None:
         async with group_of(tmp_path, tableBytesMax="2000") as group:

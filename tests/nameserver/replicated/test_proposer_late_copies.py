@@ -1,4 +1,4 @@
-"""Tests of registrations that the network delayed: they must not overwrite newer ones of the broker."""
+"""Registrations that the network delayed must not overwrite newer registrations of the same broker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ FIRST, SECOND = register(counter=1, queues=4), register(counter=2, queues=8)
 
 
 def queues_of(member: Replicated, topic: str = "T") -> int:
-    """Return the number of queues that a member lists for the broker's topic; 0 if it lists no such topic."""
+    """Return the number of queues that a member lists for the broker's topic.
+
+    Return 0 if it lists no such topic.
+    """
     entry = member.view(Freshness.STALE).topic(topic)
     return 0 if entry is None else entry.queues["broker-a"].write_queue_nums
 
@@ -36,9 +39,10 @@ async def shown(group: Group, topic: str = "T") -> list[int]:
 
 
 async def registered_with_all(group: Group) -> None:
-    """Register the broker with all members; then the table holds its second data version, with 8 queues.
+    """Register the broker with all members; afterwards the table contains its second data version.
 
-    The first member gets the first version, the second member the second version.
+    Then register the first version (FIRST) with the first member, and the second version (SECOND, with 8
+    queues) with the second member.
     """
     assert codes(await group.everywhere(register(counter=0, queues=2))) == [0, 0, 0]
     one, two, _ = group.running
@@ -48,13 +52,13 @@ async def registered_with_all(group: Group) -> None:
 
 
 def later(group: Group, seconds: float = REPEATED_AFTER_S) -> None:
-    """Advance the liveness clocks of all members."""
+    """Advance the clocks by which all members measure leases."""
     for member in group.running:
         member.liveness.clock += seconds
 
 
 async def vouched_for(member: Replicated) -> None:
-    """Repeat the broker's registration until the member answers it without the log."""
+    """Repeat the broker's registration until the member answers it without a log entry."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + 30.0
     while True:
@@ -91,10 +95,11 @@ def test_a_late_increment_takes_no_member_back(tmp_path: Path) -> None:
 
 
 def test_a_copy_that_was_under_way_when_the_newer_one_came_is_late(tmp_path: Path) -> None:
-    """The newer registration (SECOND) reaches one member while the older one (FIRST) reaches two others.
+    """An older registration that is on its way when the newer one is applied must not overwrite it.
 
-    The members compute the commands for FIRST from the table before SECOND. Once SECOND is applied, these
-    commands cannot be applied. The members then compute them again, from the table that contains SECOND.
+    The newer registration (SECOND) reaches one member while the older one (FIRST) reaches two others. These
+    two members compute their commands for FIRST from the table before SECOND. After SECOND was applied, the
+    commands are outdated. So the members compute them again from the table that contains SECOND.
     """
 
     async def body() -> None:
@@ -120,9 +125,10 @@ def test_late_copies_that_come_within_moments_take_no_member_back(tmp_path: Path
 
 
 def test_a_broker_whose_store_was_restored_is_shown_with_its_second_heartbeat(tmp_path: Path) -> None:
-    """The broker uses new connections, and no member has noticed that its former connections are gone.
+    """A broker whose store was restored is listed with its new data after its second registration.
 
-    The broker's record is still in the table, with a higher data version than the restored broker has.
+    The restored broker has a lower data version than its record in the table. It uses new connections, and no
+    member has noticed that its former connections are gone.
     """
 
     async def body() -> None:
@@ -138,9 +144,9 @@ def test_a_broker_whose_store_was_restored_is_shown_with_its_second_heartbeat(tm
 
 
 def test_a_repeat_is_seen_where_registrations_are_answered_without_the_log(tmp_path: Path) -> None:
-    """The repeated registration has the same bytes, and the table still has the same revision.
+    """Members notice a repeated registration even if they answer registrations without the log.
 
-    Members must also notice the repetition then.
+    The repeated registration has the same bytes, and the table still has the same revision.
     """
 
     async def body() -> None:
@@ -177,9 +183,9 @@ def test_the_current_version_answered_without_the_log_makes_the_next_repeat_a_fi
 
 
 def test_a_restored_broker_is_told_to_register(tmp_path: Path) -> None:
-    """A broker asks about its data version before it registers.
+    """If a restored broker asks about its data version, the answer must be "changed".
 
-    It registers only if the answer is "changed".
+    A broker registers only after this answer.
     """
 
     async def body() -> None:

@@ -1,4 +1,4 @@
-"""Tests of registrations that go through the log, and of those that a member answers without the log."""
+"""Tests of registrations that go through the log, and of registrations that a member answers without it."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_data_version_question_is_vouched_for_like_a_registration(tmp_path: Path
 
 
 def decoded_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
-    """Return a list to which each registration is added when it is decoded."""
+    """Return a list. Each registration is added to the list when it is decoded."""
     decoded: list[Request] = []
 
     def counted(request: Request) -> Steps[Registration | Answer]:
@@ -157,7 +157,7 @@ def test_the_same_registration_is_decoded_once_for_each_state_of_its_record(
 
             async def answered_without_the_log(request: Request) -> None:
                 nonlocal revision
-                while True:  # until the leader has acknowledged this member's report
+                while True:  # repeat until the leader has acknowledged this member's report
                     revision = member.view(Freshness.STALE).revision
                     await registered(request)
                     if member.view(Freshness.STALE).revision == revision:
@@ -169,12 +169,12 @@ def test_the_same_registration_is_decoded_once_for_each_state_of_its_record(
             assert member.liveness.contact(BROKER) is not heard_at  # the lease was renewed
             assert member.view(Freshness.STALE).revision == revision
 
-            assert await registered(register(counter=2)) == 1  # the body has other bytes
+            assert await registered(register(counter=2)) == 1  # this body has other bytes
             await answered_without_the_log(register(counter=2))
             assert await registered(register(counter=2)) == 0
-            assert await registered(register(counter=2, zoneName="z")) == 1  # the header is different
+            assert await registered(register(counter=2, zoneName="z")) == 1  # this header is different
             await answered_without_the_log(register(counter=2))
-            await ask(member, put_kv("k", "v"), TWO)  # changes the table, not the broker's record
+            await ask(member, put_kv("k", "v"), TWO)  # this changes the table, but not the broker's record
             assert await registered(register(counter=2)) == 0
             member.closed(ONE, by_us=True)
             assert await registered(register(counter=2)) == 1, "nothing is kept of a connection that closed"
@@ -192,7 +192,7 @@ def test_a_large_registration_is_decoded_once_although_others_change(
     async def body() -> None:
         async with group_of(tmp_path, size=1) as group:
             member = group.at(0)
-            while True:  # until the leader has acknowledged this member's report
+            while True:  # repeat until the leader has acknowledged this member's report
                 revision = member.view(Freshness.STALE).revision
                 assert (await ask(member, large)).code == ResponseCode.SUCCESS
                 if member.view(Freshness.STALE).revision == revision:

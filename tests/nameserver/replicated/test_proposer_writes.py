@@ -1,4 +1,4 @@
-"""Tests of changes that are proposed together, and of changes while the leader changes."""
+"""Tests of changes that are proposed at the same time, and of changes during a change of the leader."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def name_of(number: int) -> BrokerName:
 def test_concurrent_changes_at_all_members_all_apply(tmp_path: Path) -> None:
     async def body() -> None:
         async with group_of(tmp_path) as group:
-            # Changes of one broker name are applied one after the other, and each needs a round trip to the
-            # leader.
+            # Changes of the same broker name are applied one after the other. Each change needs a round trip
+            # to the leader.
             requests = [
                 register(addr=f"10.0.1.{i}:1", broker_id=i // NAMES, topics=(f"T{i}",), brokerName=name_of(i))
                 for i in range(NAMES * BROKERS_PER_NAME)
@@ -86,9 +86,10 @@ def test_write_that_a_leader_appended_without_a_majority_has_an_unknown_outcome(
 
 
 def test_write_behind_one_whose_deadline_has_come_is_applied(tmp_path: Path) -> None:
-    """The proposer must not read the due time of an event loop's timer.
+    """A write must be applied even if the deadline of an earlier write has passed.
 
-    A timer of uvloop has no due time if its delay is below 0.5 ms.
+    The proposer must not ask a timer of the event loop for its due time. A timer of uvloop has no due time if
+    its delay is below 0.5 ms.
     """
 
     async def body() -> None:

@@ -1,4 +1,4 @@
-"""Tests of how fresh the results of reads and watches are, and of the cases that a member refuses."""
+"""Tests of the freshness of reads and watches, and of reads that a member refuses."""
 
 from __future__ import annotations
 
@@ -127,7 +127,8 @@ def test_a_leader_that_nobody_stands_by_lets_no_linearizable_read_go(
             leader = group.at(group.leader())
             loop = asyncio.get_running_loop()
             await leader.await_view(Freshness.LINEARIZABLE, deadline=loop.time() + CONDITION_S)
-            # Lose only the barrier's messages. The engine's messages arrive, so the leader stays in contact.
+            # Lose only the messages of the barrier. The raft engine's messages arrive, so the leader stays in
+            # contact.
             monkeypatch.setattr(leader.member, "send", lambda member, message: True)
             with pytest.raises(NoQuorum):
                 await leader.await_view(Freshness.LINEARIZABLE, deadline=loop.time() + 0.3)
@@ -185,9 +186,9 @@ def test_watcher_of_a_topic_is_woken_by_its_change_only(tmp_path: Path) -> None:
 def test_every_read_without_a_leader_is_refused_also_after_others_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All reads wait for the same barrier, which is never sent.
+    """Without a leader, each read is refused at its own deadline.
 
-    Each read must be refused at its own deadline.
+    All reads wait for the same barrier, which is never sent.
     """
     monkeypatch.setattr(reader, "WRITE_DEADLINE_S", ANSWER_MARGIN_S + 0.02)
 
@@ -206,7 +207,7 @@ def test_every_read_without_a_leader_is_refused_also_after_others_were(
             assert member.join_barrier(told) == 1
             assert member.join_barrier(told) == 1
             assert await asyncio.wait_for(refused.get(), CONDITION_S) == 1
-        assert refused.empty()  # two equal callbacks cause one call
+        assert refused.empty()  # two equal callbacks must cause only one call
         await member.close()
         assert effects == RecordedEffects(), "nothing is applied here"
 

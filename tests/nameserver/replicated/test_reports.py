@@ -1,4 +1,4 @@
-"""Tests of the leader's decision that a broker is gone, from the reports of all members."""
+"""Tests of a leader that decides from the reports of all members whether a broker is gone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.waiting import until
 
 def test_broker_whose_connections_all_close_is_gone_within_a_second(tmp_path: Path) -> None:
     async def body() -> None:
-        async with group_of(tmp_path, raftDurability="memory") as group:  # no delay by a slow disk
+        async with group_of(tmp_path, raftDurability="memory") as group:  # avoid delays by a slow disk
             await group.everywhere(register())
             async with timed() as elapsed:
                 for member in group.running:
@@ -49,9 +49,9 @@ def test_broker_whose_connections_all_close_is_gone_within_a_second(tmp_path: Pa
 
 @pytest.mark.slow
 def test_what_a_process_reads_after_standing_still_is_heard_now(tmp_path: Path) -> None:
-    """A process that was stopped may read from its sockets before the timer advances its liveness clock.
+    """A heartbeat that a stopped process reads after it continues must count as received now.
 
-    A heartbeat that it reads then must count as received now.
+    The process may read from its sockets before the timer advances the clock of its liveness data.
     """
 
     async def body() -> None:
@@ -77,7 +77,7 @@ async def register_two(group: Group) -> None:
 async def only_the_other_goes(group: Group) -> None:
     """Close the second broker's connections, and check that the leader evicts only this broker.
 
-    When the leader evicts the second broker, it has judged the first broker, too.
+    This check is sufficient, because the leader judges both brokers at the same time.
     """
     for member in group.running:
         member.closed(TWO, by_us=False)
@@ -99,14 +99,15 @@ def test_broken_link_to_one_nameserver_keeps_the_broker(tmp_path: Path) -> None:
 async def group_with_a_report_missing(
     root: Path, monkeypatch: pytest.MonkeyPatch, *, came_back: bool
 ) -> AsyncIterator[tuple[Group, Replicated]]:
-    """Yield a group and its leader; one follower has a new link, and its reports over this link are lost.
+    """Yield a group and its leader, which gets no reports from one follower.
 
-    The leader knows from the other members that their connections with the broker are closed. The follower
-    had reported the same over its former link. To let the follower report again, undo the patch.
+    This follower has a new link, and its reports over the new link are lost. Over its former link, the
+    follower had reported that its connection with the broker is closed. The other members have reported the
+    same. Undo the patch to let the follower's reports arrive again.
 
     Args:
-        came_back: True if the broker has since connected to the follower again, which the leader does not
-            know.
+        came_back: True if the broker has connected to the follower again since then. The leader does not know
+            this.
     """
     async with group_of(root) as group:
         await register_two(group)
@@ -155,7 +156,10 @@ def test_report_that_is_lost_with_a_link_is_missing_until_it_comes_over_the_next
 def test_all_are_judged_once_a_missing_report_has_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a new link the follower sends a full report at once, which also names unchanged brokers."""
+    """After a missing report has arrived, the leader judges all brokers again.
+
+    After a new link, the follower sends a full report at once. This report also names unchanged brokers.
+    """
 
     async def body() -> None:
         async with group_with_a_report_missing(tmp_path, monkeypatch, came_back=False) as (group, leader):
@@ -174,7 +178,7 @@ def test_all_are_judged_once_a_missing_report_has_come(
 def test_link_in_the_place_of_another_is_known_for_a_new_one(tmp_path: Path) -> None:
     """A member must notice a new link even if it has not noticed the end of the former one.
 
-    The other member may have lost the former link, and messages on it, long before.
+    The other member may have lost the former link much earlier, together with messages on it.
     """
 
     async def body() -> None:

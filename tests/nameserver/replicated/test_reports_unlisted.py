@@ -1,4 +1,4 @@
-"""Tests of broker names that a stranger invents and no table lists: a member remembers a bounded number."""
+"""A member remembers only a limited number of broker names that a stranger invents and no table lists."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def address(number: int) -> str:
 def test_a_member_without_a_leader_remembers_the_newest_names_of_a_connection_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(liveness, "SPARE_MAX", REMEMBERED)  # bound on names with a connection
-    monkeypatch.setattr(liveness, "CLOSED_MAX", REMEMBERED)  # bound on names without a connection
+    monkeypatch.setattr(liveness, "SPARE_MAX", REMEMBERED)  # limit for names with a connection
+    monkeypatch.setattr(liveness, "CLOSED_MAX", REMEMBERED)  # limit for names without a connection
 
     async def body() -> None:
         async with group_of(tmp_path, started=1) as group:
             (member,) = group.running
-            within = ANSWER_MARGIN_S + 1.0  # time to decide every request; the answers come at the end
+            within = ANSWER_MARGIN_S + 1.0  # the member reads all requests in 1 s; then it refuses them
             requests = (register(addr=address(number)) for number in range(NAMES))
             answers = await asyncio.gather(*(ask(member, request, within=within) for request in requests))
             assert all((answer.remark or "").startswith(NO_QUORUM_TAG) for answer in answers)

@@ -1,4 +1,7 @@
-"""Tests of restored snapshots: the revision goes back, so answers cached at later revisions are invalid."""
+"""Tests of restored snapshots.
+
+After a restore, the table's revision is lower, so answers that were cached at later revisions are invalid.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +34,15 @@ TOKEN = "a-token-of-enough-length-for-this"
 
 
 class Alone:
-    """The only member of a group, in this process, with its wire, HTTP and raft ports."""
+    """The only member of a group, in this process, with its ports for RocketMQ's protocol, HTTP and raft."""
 
     def __init__(self, mode: Replicated, wire: str, http: str, web: aiohttp.ClientSession) -> None:
         self.mode = mode
         self.wire = wire
         self.http = http
         self.web = web
-        # Keep this connection open: it is the broker's only one, and without it the broker would be evicted.
+        # Keep this connection open. The broker has no other connection, so it would be evicted without this
+        # one.
         self.client = BlockingClient()
 
     async def register(self, topic: str, *, queues: int, counter: int) -> None:
@@ -47,7 +51,7 @@ class Alone:
         assert answer.code == 0, answer.remark
 
     async def queues(self, topic: str) -> int:
-        """Query the route with the same bytes each time, as clients do: then the cache gives the answer."""
+        """Query the route with the same bytes each time, as clients do, so that the cache answers."""
         fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
         answer = await self.invoke(RemotingCommand.request(105, fields))
         assert answer.code == 0, answer.remark
@@ -149,8 +153,8 @@ def test_who_waits_for_a_change_is_answered_when_a_snapshot_is_restored(
                 after = await waiting
             assert after["index"] < before["index"]
             assert after["epoch"] > before["epoch"]
-            # A client with an index from before the restore, which asks only now, must also get the new
-            # epoch.
+            # A client may send its next query only now, with an index from before the restore. It must also
+            # get the new epoch.
             async with asyncio.timeout(30):
                 assert (await one.get(last))["epoch"] == after["epoch"]
         async with alone(tmp_path, raft) as again:
@@ -161,7 +165,10 @@ def test_who_waits_for_a_change_is_answered_when_a_snapshot_is_restored(
 
 @pytest.mark.slow
 def test_a_snapshot_of_a_newer_release_is_not_restored(tmp_path: Path) -> None:
-    """The operator is told the reason, and that nothing was changed."""
+    """A member refuses a snapshot of a newer release.
+
+    The operator must learn the reason, and that nothing was changed.
+    """
     newer = Snapshots(tmp_path)
     newer.store(1000, 1, b"", msgspec.msgpack.encode([1, 1, msgspec.msgpack.encode([9])]))
     assert newer.newest is not None

@@ -1,4 +1,7 @@
-"""Tests of reads while a member applies an entry for so long that it loses contact with the majority."""
+"""Tests of reads while a member applies a large entry.
+
+The member applies the entry for so long that it loses contact with the majority.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ BROKER, STRANGER = ConnectionId(1), ConnectionId(2)
 async def within_a_large_entry(tmp_path: Path) -> AsyncIterator[Replicated]:
     """Yield a member in the middle of applying a stranger's large registration.
 
-    Meanwhile the member has lost contact with the majority.
+    At this time, the member has lost contact with the majority.
     """
     async with group_of(tmp_path, size=1, raftElectionTimeoutMs="500") as group:
         member, loop = group.at(0), asyncio.get_running_loop()
@@ -49,12 +52,15 @@ async def within_a_large_entry(tmp_path: Path) -> AsyncIterator[Replicated]:
 
 
 def stand_still(seconds: float) -> None:
-    """Block the loop, so that contact is lost and the entry makes no progress."""
+    """Block the event loop, so that contact is lost and the entry makes no progress."""
     time.sleep(seconds)
 
 
 async def read(member: Replicated, topic: str | None) -> RouteView:
-    """Read, and repeat refused reads: on a busy machine the entry may take longer than a read waits."""
+    """Read, and repeat the read if it is refused.
+
+    On a busy machine, applying the entry may take longer than a read waits.
+    """
     async with asyncio.timeout(60.0):
         while True:
             deadline = asyncio.get_running_loop().time() + 30.0

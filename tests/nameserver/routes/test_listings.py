@@ -1,4 +1,7 @@
-"""Tests of lists of topics: they equal the table's content, and each is made once per state of the table."""
+"""Tests of the lists of topics.
+
+A list equals the table's content, and it is made once for each state of the table.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ def test_lists_are_those_of_the_table_after_every_change(
         else:
             table.apply(replace(registration(table, name), topics=topics_with(flags)))
         entries = {topic: table.view.topic(topic) for topic in table.view.topics()}
-        for _ in range(2):  # the second time from a stored list
+        for _ in range(2):  # the second answer is a stored list
             assert listed(table.view, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == sorted(entries)
             assert listed(table.view, RequestCode.GET_TOPICS_BY_CLUSTER, cluster="c") == sorted(entries)
             assert listed(table.view, RequestCode.GET_TOPICS_BY_CLUSTER, cluster="d") == []
@@ -120,7 +123,7 @@ def test_table_of_another_image_has_lists_of_its_own_at_the_same_revision() -> N
 
 
 def test_topics_without_a_flag_are_not_looked_at_for_it() -> None:
-    """Check a flag once for all topics with equal queue data at all brokers, not for each topic.
+    """Check a flag once for all topics that have equal queue data at all brokers, not for each topic.
 
     A check of each of 100,000 topics took 54 ms, even if no topic had the flag.
     """
@@ -137,10 +140,13 @@ def test_topics_without_a_flag_are_not_looked_at_for_it() -> None:
 
 @pytest.mark.parametrize("names", [1, 30])
 def test_a_step_looks_at_few_topics_and_queue_data(names: int) -> None:
-    """The list of 125,000 topics of 14 broker names was made in one step of 0.25 s."""
+    """Each step of making a list of topics must be short.
+
+    The list of 125,000 topics of 14 broker names was once made in one step of 0.25 s.
+    """
     table = RouteTable()
     asked: list[int] = []
-    # Equal queue data are looked at once, so each topic needs a set of queue data of its own.
+    # Equal queue data are checked only once. So each topic needs other queue data than the rest.
     topics = tuple(
         TopicQueues(topic=f"t{n:04d}", read_queue_nums=n, write_queue_nums=4, perm=6, topic_sys_flag=1)
         for n in range(4_000)

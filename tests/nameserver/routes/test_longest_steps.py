@@ -1,4 +1,7 @@
-"""Tests of short requests that change much of a large table: each step of the change must be short."""
+"""Tests of short requests that change much of a large table.
+
+Each step of such a change must be short.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +28,16 @@ from tests.nameserver.routes.test_route_table import key, registration
 from tests.registrations import as_it_came
 from tests.tables import check_table
 
-#: Maximum processor time of a step, in seconds.
+#: Maximum CPU time of a step, in seconds.
 STEP_S = 0.02
 
 A = BrokerName("a")
 
 
 def longest_step_s(make: Callable[[], Steps[object]]) -> float:
-    """Return the processor time of the longest step, in seconds.
+    """Return the CPU time of the longest step, in seconds.
 
-    Return the smallest result of several tries, because other processes slow down single tries.
+    The function returns the smallest result of several tries, because other processes slow down single tries.
     """
     least = float("inf")
     for _ in range(TRIES):
@@ -130,7 +133,10 @@ def test_return_of_all_removed_topics_is_made_in_steps() -> None:
 def test_one_removal_more_than_are_remembered_hashes_none_of_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The table remembers a limited number of removals. Forgetting the oldest must not hash the others."""
+    """If the table forgets its oldest removal, it must not hash the other removals.
+
+    The table remembers only a limited number of removals.
+    """
     hashed = 0
 
     def mark_of(*parts: object) -> int:

@@ -1,4 +1,7 @@
-"""Tests of the texts of topic names: the table stores each name once, and none of a refused registration."""
+"""Tests of the strings of topic names.
+
+The table stores each name once, and it stores no name of a refused registration.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ def names_of(count: int, first: int = 0) -> Iterable[str]:
 def register(
     table: RouteTable, broker: int, topics: Iterable[str], *, counter: int = 1, queues: int = 8
 ) -> Verdict:
-    """Register a broker's topics; encode and decode the request and the command, as a nameserver does."""
+    """Register a broker's topics.
+
+    Encode and decode the request and the command, as a nameserver does.
+    """
     body = body_of(topics, counter=counter, queues=queues)
     fields = fields_of(body, f"b{broker}", f"10.0.0.{broker}:10911")
     decoded = decode_registration(Request(code=RequestCode.REGISTER_BROKER, ext_fields=fields, body=body))
@@ -46,7 +52,10 @@ def register(
 
 
 def interned(names: Iterable[str]) -> list[str]:
-    """Return those names that the interpreter has interned; Python 3.12 never frees an interned name."""
+    """Return those names that the interpreter has interned.
+
+    Python 3.12 never frees an interned name.
+    """
     return [name for name in names if intern(name) is not name]
 
 
@@ -95,6 +104,6 @@ def test_refused_registrations_keep_no_memory() -> None:
             sizes.append(tracemalloc.get_traced_memory()[0])
     finally:
         tracemalloc.stop()
-    # If the table kept the names of one refused registration, they would take 60 bytes each. The test runner
-    # itself allocates some 30 kB meanwhile.
+    # If the table kept the names of one refused registration, each name would take 60 bytes. In this time,
+    # the test runner itself allocates about 30 kB.
     assert sizes[-1] - sizes[0] < 30 * count

@@ -1,4 +1,7 @@
-"""Tests of the bounds on the table's content, in total and for each host, and of the counts that they use."""
+"""Tests of the limits on the table's content.
+
+The limits apply to the content in total and for each host. The tests also check the counts for these limits.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ def limits(host: str = MINE, *, topics: int = 10, pairs: int = 20, brokers: int 
 def registered(
     table: RouteTable, name: str, topics: tuple[str, ...], *, limits: TableLimits | None, **changes: Any
 ) -> Verdict:
-    """Apply a broker's registration as the log holds it: as a difference (Update) if possible."""
+    """Apply a broker's registration in the form that is in the log: as a difference (Update) if possible."""
     broker = BrokerKey(changes.pop("cluster_name", C), BrokerAddr(f"{name}:1"))
     values: dict[str, Any] = {
         "broker_id": 0,
@@ -159,7 +162,10 @@ def test_broker_name_has_a_bounded_number_of_clusters() -> None:
 
 
 def test_replicated_table_applies_what_a_proposer_of_an_older_release_let_through() -> None:
-    """Otherwise members of two releases would decide differently about one entry of the log."""
+    """In raft mode, a table must apply a log entry even if this release would not have proposed it.
+
+    Otherwise, members of different releases would decide differently about the same entry.
+    """
     table, few = RouteTable(), limits(size=500)
     table.strict = False
     for number in range(CLUSTERS_MAX + 1):

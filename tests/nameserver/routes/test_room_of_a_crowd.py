@@ -1,4 +1,4 @@
-"""Test of the default bounds: they admit 300 brokers with the same 10,000 topics (RocketMQ's issue 4245)."""
+"""The default limits permit 300 brokers with the same 10,000 topics (RocketMQ's issue 4245)."""
 
 from __future__ import annotations
 

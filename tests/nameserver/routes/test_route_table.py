@@ -1,6 +1,6 @@
 """Tests of RouteTable: digests, snapshots, revisions, and the cost of one change.
 
-The model-based tests cover the semantics.
+The model-based tests check what each command does.
 """
 
 from __future__ import annotations
@@ -99,7 +99,10 @@ def filled(*names: str, topics: tuple[str, ...] = ("t1", "t2")) -> RouteTable:
 
 
 def shortened(table: RouteTable, counter: int = 2, topics: tuple[str, ...] = ("t1", "t3")) -> Update:
-    """Return broker a's registration as a difference from the table: it keeps ``t1`` and adds ``t3``."""
+    """Return broker a's registration as a difference from the table.
+
+    The registration keeps ``t1`` and adds ``t3``.
+    """
     command = registration(table, topics=topics, data_version=DataVersion(counter=counter))
     short = table.shortened(as_it_came(command), delete_absent=False)
     assert short is not None
@@ -152,7 +155,8 @@ def test_difference_has_moved_with_anything_that_it_was_computed_from(
     before = table.view.state_digest()
     assert isinstance(table.apply(short), Moved)
     assert table.view.state_digest() == before
-    # Computed again as a whole, the registration contains all topics of the broker, and it is applied.
+    # If the registration is computed again as a whole, it contains all topics of the broker, and the table
+    # applies it.
     again = registration(table, topics=("t1", "t3"), data_version=DataVersion(counter=9))
     assert isinstance(table.apply(again), Applied)
     entry = table.view.topic("t1")
@@ -514,7 +518,7 @@ def table_with_everything() -> RouteTable:
 
 
 def test_digests_stay_as_they_are() -> None:
-    """Members of different releases compare digests, so digests must not change between releases."""
+    """Digests must not change between releases, because members of different releases compare them."""
     view = table_with_everything().view
     assert view.digest() == "18216da392363419510defb6d0284b0a"
     assert view.state_digest() == "3e88a239133c910c10d501cd8bc50e8f"
@@ -647,9 +651,10 @@ def test_change_of_many_topics_is_the_same_whether_or_not_it_is_made_in_copies(
 
 
 def test_the_garbage_collector_does_not_walk_over_topics() -> None:
-    """No Python code runs while the garbage collector works, so its work must not grow with the topics.
+    """The garbage collector's work must not grow with the number of topics.
 
-    Here all topics have different numbers of queues, so that topics share no objects.
+    No Python code runs while the collector works. In this test, all topics have different numbers of queues,
+    so that topics share no objects.
     """
     counts = []
     for topics in (10, 3000):

@@ -1,4 +1,7 @@
-"""Tests of the settings of accounts and networks: both are off by default; no setting is ignored."""
+"""Tests of the settings of accounts and networks.
+
+Both features are off by default, and no setting is ignored.
+"""
 
 from __future__ import annotations
 

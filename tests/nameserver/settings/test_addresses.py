@@ -1,4 +1,7 @@
-"""Tests of addresses with typical mistakes: the error says what is wrong with the address."""
+"""Tests of addresses with typical mistakes.
+
+The error message says what is wrong with the address.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ def alone(address: str) -> tuple[str, ...]:
     "address", ["0.0.0.0:9878", "[::]:9878", "[0:0::0]:9878", "0:9878", "[::ffff:0.0.0.0]:9878"]
 )
 def test_an_address_that_names_no_machine_is_no_identity(address: str) -> None:
-    """No other member can dial such an address, so a group with it could never grow."""
+    """A member must not have an address that names no machine.
+
+    No other member can dial such an address, so a group with this member could never grow.
+    """
     said = refusal(*alone(address))
     assert address in said
     assert UNSPECIFIED in said

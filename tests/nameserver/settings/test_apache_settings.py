@@ -1,4 +1,4 @@
-"""Tests that mqnamesrv starts with the settings that Apache's mqnamesrv prints."""
+"""mqnamesrv starts with the settings that Apache's mqnamesrv prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that start mqnamesrv with the command lines of Apache's mqnamesrv."""
+"""mqnamesrv starts with the command lines of Apache's mqnamesrv."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def command(data: Path) -> list[str]:
 def nameserver(data: Path) -> Iterator[tuple[BlockingClient, str]]:
     """Run a nameserver, and stop it cleanly at the end of the context.
 
-    Its log is ``nameserver.log`` beside its data directory.
+    The nameserver's log is the file ``nameserver.log`` beside its data directory.
     """
     with data.with_name("nameserver.log").open("w") as log:
         process = subprocess.Popen(command(data), stdout=subprocess.PIPE, stderr=log, text=True)

@@ -1,4 +1,4 @@
-"""Tests of the files that hold KV values and changed settings."""
+"""Tests of the files in which a nameserver stores KV values and changed settings."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_previous_version_is_kept_beside_it(tmp_path: Path) -> None:
     save_kv_file(path, {"a": {"k": "new"}})
     assert load_kv_file(tmp_path / "kvConfig.json.bak") == {"a": {"k": "old"}}
     names = ["kvConfig.json", "kvConfig.json.bak", "kvConfig.json.bak.sha256", "kvConfig.json.sha256"]
-    assert sorted(p.name for p in tmp_path.iterdir()) == names  # loading the backup wrote its checksum
+    assert sorted(p.name for p in tmp_path.iterdir()) == names  # loading the backup also wrote its checksum
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""Tests of settings: sources and their priority, RocketMQ's names, checks, changes at run time."""
+"""Tests of settings.
+
+The tests cover the sources of settings and their priority, RocketMQ's names, checks, and changes at run time.
+"""
 
 from __future__ import annotations
 
@@ -150,14 +153,14 @@ def test_setting_that_cannot_be_used_is_named_in_one_line(file: dict[str, str], 
 def test_raft_flag_in_another_mode_is_refused_even_with_its_default() -> None:
     with pytest.raises(ConfigError, match=r"--durability needs --mode raft"):
         load_settings(flags={"raftDurability": "journal"})
-    # A settings file printed by -p names every setting, so a setting with its default value must be permitted
-    # in a file.
+    # The option -p prints every setting. So a printed settings file contains this setting with its default
+    # value, and a nameserver must accept the file.
     printed = parse_properties(format_settings(NamesrvSettings()))
     assert load_settings(file=printed).settings.durability == "journal"
 
 
 def test_token_file_without_http_is_a_warning() -> None:
-    assert not load_settings(flags={"httpTokenFile": "t"}).warnings  # independent mode uses the token, too
+    assert not load_settings(flags={"httpTokenFile": "t"}).warnings  # also in independent mode
     assert not load_settings(file=RAFT | {"httpTokenFile": "t", "raftForceNewCluster": "true"}).warnings
     off = load_settings(file=RAFT | {"httpTokenFile": "t", "httpListen": "off"}).warnings
     assert off == ("httpTokenFile has no effect with httpListen=off",)
@@ -266,7 +269,10 @@ def test_printed_settings_are_sorted_lines_without_escapes() -> None:
 
 
 def test_changes_above_the_size_of_all_settings_are_refused() -> None:
-    """The size is limited because reading 64 KiB of empty lines would block the event loop for 30 ms."""
+    """A change of settings must not be larger than all settings together.
+
+    Reading 64 KiB of empty lines would block the event loop for 30 ms.
+    """
     assert len(parse_changes(b"k=\n" * 4096 + b"last=")) == 2
     with pytest.raises(ChangeInvalid, match=r"^settings of 16386 bytes: allowed are 16384$"):
         parse_changes(b"=\n" * 8193)

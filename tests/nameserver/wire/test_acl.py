@@ -1,6 +1,7 @@
 """Tests of a nameserver with ``--acl``.
 
-They check each request code in each mode, changes of the account file, and the cost of strangers' requests.
+The tests check each request code in each mode, changes of the account file, and the cost of strangers'
+requests.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ accounts:
   secretKey: secret-of-admins
   admin: true
 """
-#: Requests that are served, by kind of request and mode: True or False for clients without an account, for
-#: clients with an account, and for admins.
+#: True if requests of this kind are served in this mode. The three values are for clients without an account,
+#: for clients with an account, and for admins.
 SERVES = {
     (Kind.READ, "off"): (True, True, True),
     (Kind.READ, "admin"): (True, True, True),
@@ -44,7 +45,7 @@ SERVES = {
     (Kind.BROKER, "admin"): (True, True, True),
     (Kind.BROKER, "all"): (False, False, True),
     (Kind.UNREGISTRATION, "off"): (True, True, True),
-    (Kind.UNREGISTRATION, "admin"): (False, False, True),  # a stranger must unregister no broker
+    (Kind.UNREGISTRATION, "admin"): (False, False, True),  # strangers must not unregister brokers
     (Kind.UNREGISTRATION, "all"): (False, False, True),
     (Kind.CHANGE, "off"): (True, True, True),
     (Kind.CHANGE, "admin"): (False, False, True),
@@ -124,7 +125,7 @@ def test_fast_path_answers_signed_route_queries_alone(
                 assert decode_route((await ask(ns, plain, READER)).body).broker_datas
                 assert ns.server.cache.hits == count
             assert is_refused(await ask(ns, plain))
-            # After a change of the secret the old signature is invalid. The fast path must forget the
+            # After the secret has changed, the old signature is invalid. The fast path must forget the
             # signature, too.
             acl_file.write_text(FILE.replace("secret-of-readers", "changed-secret"))
             assert await ns.server.reloads[0].look() == "taken"
@@ -142,7 +143,7 @@ def test_unsigned_reads_are_let_in_from_white_addresses(tmp_path: Path, acl_file
             assert (await ns.ask(106)).code == 0
             assert (await ns.register("b", "T")).code == 0  # RocketMQ 4.9.7's brokers sign no registration
             assert (await ns.ask(105, topic="T")).code == 0
-            assert ns.server.cache.entries == 0  # a cache would also answer other hosts' queries
+            assert ns.server.cache.entries == 0  # cached answers would be sent to other hosts, too
 
     asyncio.run(main())
 
@@ -176,7 +177,7 @@ def test_refusals_leave_a_bounded_number_of_lines_and_no_secret(
             await ask(ns, delete, Keys(access_key="x y", secret_key="secret-of-stranger"))
             for _ in range(300):
                 await ask(ns, RemotingCommand.request(105, {"topic": "T"}))
-            await ask(ns, delete, ADMIN)  # must be logged: strangers have a separate limit of lines
+            await ask(ns, delete, ADMIN)  # must be logged: lines about strangers have their own limit
 
     with caplog.at_level(logging.INFO):
         asyncio.run(main())

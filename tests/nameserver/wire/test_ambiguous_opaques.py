@@ -1,4 +1,4 @@
-"""Tests of headers with two members "opaque": the cache must answer them as the full parser does."""
+"""If a header has two fields "opaque", the cache must answer as the full parser does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from routekeeper.remoting.codes import HeaderCodec
 from routekeeper.remoting.frame import encode_frame
 from tests.nameserver.wire.test_route_cache import cache_of, in_full, lead, table_of
 
-#: ``%d`` stands where the cache looks for the opaque. The header's other opaque is always 6.
+#: The cache looks for the opaque at ``%d``. The other opaque in the header is always 6.
 AMBIGUOUS = {
     "twice": b'{"code":105,"extFields":{"topic":"T"},"opaque":%d,"version":479,"opaque":6}',
     "among the arguments first": b'{"code":105,"extFields":{"opaque":%d,"topic":"T"},"flag":0,"opaque":6}',

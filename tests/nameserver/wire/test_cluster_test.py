@@ -1,6 +1,6 @@
-"""Tests of a test environment (``clusterTest``) that asks production for routes of unknown topics.
+"""Tests of a nameserver in a test environment (``clusterTest``), with real processes.
 
-The tests use real processes.
+Such a nameserver asks a production nameserver for the routes of topics that it does not know.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def production(tmp_path: Path) -> Iterator[tuple[str, BlockingClient]]:
 
 @contextlib.contextmanager
 def silent() -> Iterator[str]:
-    """Listen without accepting connections, so that no request is answered; yield the address."""
+    """Listen without accepting connections, so that no request gets an answer; yield the address."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
@@ -193,8 +193,8 @@ def test_silent_production_costs_its_askers_a_bounded_wait_and_others_nothing(tm
                     assert select.select([many], [], [], 30)[0], "each question has its time, and no more"
                     received += many.recv(1 << 16)
             wait_until(lambda: questions(http, "unanswered") == 16, "each question ends")
-            # For 30 s the nameserver remembers that no answer came, so the next query must not ask production
-            # again.
+            # The nameserver remembers for 30 s that production did not answer. So the next query must not ask
+            # production again.
             ended = time.monotonic()
             assert client.invoke(ours, query("T0"), timeout_s=WITHIN_S).code == 17
             assert questions(http, "unanswered") == 16 or time.monotonic() - ended > 10.0, (

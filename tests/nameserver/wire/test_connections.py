@@ -1,4 +1,4 @@
-"""Tests that a server keeps working with too few file descriptors, and during floods of unfinished frames."""
+"""A server keeps working with too few file descriptors and during floods of unfinished frames."""
 
 from __future__ import annotations
 
@@ -105,7 +105,8 @@ def test_unfinished_frames_and_garbage_leave_memory_bounded(tmp_path: Path) -> N
             with contextlib.suppress(ConnectionError):
                 connection.sendall(part)
 
-        with ThreadPoolExecutor(60) as pool:  # 60 threads: the server reads only some connections at a time
+        # Use one thread for each connection, because the server reads only some of the connections at a time.
+        with ThreadPoolExecutor(60) as pool:
             list(pool.map(send_part, connect(wire, 60, held)))
         for addr in (wire, http):
             for connection in connect(addr, 200, held):

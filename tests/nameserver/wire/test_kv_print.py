@@ -1,4 +1,7 @@
-"""Tests of the log lines that list all KV values every ten minutes, in RocketMQ's words."""
+"""Tests of the log lines that list all KV values every ten minutes.
+
+The lines have the same words as in RocketMQ.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from routekeeper.remoting.transport.blocking import BlockingClient
 from tests.waiting import wait_until
 
 RAFT = ("--mode", "raft", "--raft", "127.0.0.1:0", "--peers", "127.0.0.1:0")
-#: Program that starts a nameserver which prints its KV values every 0.3 s.
+#: A program that starts a nameserver which prints its KV values every 0.3 s.
 PROGRAM = """
 import sys
 from routekeeper.nameserver.__main__ import main

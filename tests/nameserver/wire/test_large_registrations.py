@@ -1,4 +1,4 @@
-"""Test of the maximum number of large registrations that a nameserver works on at the same time."""
+"""A nameserver works only on a limited number of large registrations at the same time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from routekeeper.remoting.transport.server import Connection
 def test_registrations_of_10_000_topics_have_so_many_places(tmp_path: Path, mode: str, places: int) -> None:
     """A raft member works on fewer registrations at once than a nameserver in independent mode.
 
-    Otherwise some registrations would be late: a member must refuse each registration that it has not
+    Otherwise, some registrations would be late. A member must refuse each registration that it has not
     answered within 2.5 s.
     """
     settings = LiveSettings(NamesrvSettings(mode=mode, data_dir=str(tmp_path)))

@@ -1,6 +1,7 @@
-"""Tests of notices to brokers that the smallest broker id has changed.
+"""Tests of the notices that tell brokers about a change of the smallest broker id.
 
-No address in a registration may end the nameserver, or make it connect to hosts other than the broker's.
+No address in a registration may end the nameserver. It must not make the nameserver connect to other hosts
+than the broker's host.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def test_brokers_are_dialled_where_they_come_from_and_nobody_else(tmp_path: Path
             stranger.invoke(addr, registration(sent, broker_id))
         link.sendall(registration(broker_addr, 5).with_opaque(1).encode())
         link.recv(65536)
-        stranger.invoke(addr, registration("127.0.0.1:1", 0))  # changes the smallest id, so notices are sent
+        stranger.invoke(addr, registration("127.0.0.1:1", 0))  # the smallest id changes, so notices are sent
         dialled, _ = broker.accept()
         with dialled:
             dialled.settimeout(WITHIN_S)
@@ -153,7 +154,7 @@ def refused(
 ) -> int:
     """Register addresses over a connection from ``host``.
 
-    Return the number of addresses in ``tell`` that the server does not dial.
+    Return the number of addresses in ``tell`` to which the server does not connect.
     """
 
     async def main() -> None:
@@ -190,11 +191,11 @@ def test_notice_that_fails_in_a_way_nobody_expected_ends_nothing(
     monkeypatch.setattr("routekeeper.nameserver.wire.notices.RemotingClient.invoke_oneway", fail)
 
     async def main() -> None:
-        async with asyncio.TaskGroup() as group:  # an exception here would end the whole process
+        async with asyncio.TaskGroup() as group:  # an exception in the task group would end the whole process
             notices = Notices(group)
             notices.registered(ConnectionId(1), "10.0.0.1", "10.0.0.1:1")
             notices.send(change(["10.0.0.1:1"]))
-            await asyncio.sleep(0)  # the task with the notice runs, and fails
+            await asyncio.sleep(0)  # the task that sends the notice runs, and fails
             await notices.close()
 
     asyncio.run(main())

@@ -1,6 +1,6 @@
 """Tests of the cache of encoded routes.
 
-The cache answers exactly as the full parser and the handlers do, or it leaves the request to them.
+The cache either answers exactly as the full parser and the handlers do, or it leaves the request to them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from routekeeper.remoting.route import DataVersion, RouteDialect, TopicRouteData
 from routekeeper.remoting.transport.inbox import Inbox
 
 SETTINGS = NamesrvSettings()
-#: Settings of hypothesis without a time limit for an example, because a machine may be slow.
+#: Settings of hypothesis without a time limit for each example, because a machine may be slow.
 BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -113,7 +113,7 @@ def lead(reader: RouteReader, data: bytes, answers: list[bytes]) -> int:
 
 
 def check(cache: RouteCache, table: RouteTable, frames: list[bytes]) -> int:
-    """Check that the cache answers a stream like the full parser.
+    """Check that the cache answers a stream of requests like the full parser.
 
     Return the number of requests that it answered.
     """
@@ -127,13 +127,13 @@ def check(cache: RouteCache, table: RouteTable, frames: list[bytes]) -> int:
     assert sum(map(len, frames[:taken])) == position, "it stops at the edge of a frame"
     expected = b"".join(in_full(table, frame) for frame in frames[:taken])
     assert b"".join(answers) == expected
-    whole = reader.whole(data)  # answers requests of the form that the reader learnt last
+    whole = reader.whole(data)  # None if a request has another form than the reader expects
     assert whole is None or (whole == expected and taken == len(frames))
     return taken
 
 
 def new_cache_asked(table: RouteTable, frames: list[bytes]) -> RouteCache:
-    """Return a new cache that has answered only these frames, so it holds no other entries."""
+    """Return a new cache that has answered only these frames, so that it contains no other entries."""
     cache = cache_of(table)
     assert check(cache, table, frames) == len(frames)
     return cache
@@ -161,7 +161,7 @@ def test_any_stream_is_answered_as_the_full_parser_answers_it(streams: list[list
     cache = cache_of(table)
     for frames in streams:
         check(cache, table, frames)
-        check(cache, table, frames)  # now the cache knows the requests
+        check(cache, table, frames)  # now the cache has learnt the requests
 
 
 Step = list[bytes] | tuple[str, str] | str
@@ -393,7 +393,10 @@ def test_header_whose_opaque_is_somewhere_else_is_answered_rightly_or_left(heade
 
 @pytest.mark.parametrize("size", [0, 3])
 def test_frame_that_is_shorter_than_any_query_is_left_to_the_parser(size: int) -> None:
-    """A stranger sends the bytes of a query after a length word that is too small."""
+    """The cache leaves a frame to the parser if its length word is smaller than any query.
+
+    A stranger may send the bytes of a query after such a length word.
+    """
     query = request("T", codec=HeaderCodec.ROCKETMQ)
     inbox = Inbox(
         frame_size_max=1 << 20, fast_path=cache_of(table_of("T")).reader(), park=lambda number: None
@@ -418,9 +421,10 @@ def test_header_with_digits_in_the_place_of_another_ones_opaque_is_left_to_the_p
 
 
 def test_bytes_that_are_fewer_than_their_length_word_says_are_not_answered() -> None:
-    """The cache knows a query whose opaque has one digit more than the opaque of the tested query.
+    """The cache does not answer a frame whose last byte is missing.
 
-    The tested query has the length word of the known query, so the last byte of its frame is missing.
+    The cache knows a query whose opaque has one digit more than the opaque of the tested query. The tested
+    query has the length word of the known query, so its frame is one byte too short.
     """
     table = table_of("T")
     cache = cache_of(table)
@@ -547,7 +551,7 @@ def test_of_vanished_topics_only_the_last_ones_stay_known() -> None:
 
 
 def wide(names: int, topic: str = "T", table: RouteTable | None = None) -> RouteTable:
-    """Return a table in which the topic has queues at ``names`` broker names."""
+    """Return a route table in which the topic has queues at ``names`` broker names."""
     table = RouteTable() if table is None else table
     for i in range(names):
         register(table, "b" * (i + 1), (topic,))
@@ -555,9 +559,10 @@ def wide(names: int, topic: str = "T", table: RouteTable | None = None) -> Route
 
 
 def test_route_of_many_broker_names_is_known_like_any_other() -> None:
-    """Routes above 64 KiB (from 320 broker names on) were once not cached.
+    """The cache also answers routes with many broker names.
 
-    The full parser takes 1,000 times as long as the cache.
+    Routes above 64 KiB (from 320 broker names on) were once not cached. The full parser takes 1,000 times as
+    long as the cache.
     """
     table = wide(400)
     cache = cache_of(table)
@@ -613,12 +618,15 @@ def test_requests_are_learnt_once_until_they_are_more_than_are_kept(codec: Heade
 
 
 def test_what_old_answers_hold_is_counted_and_bounded() -> None:
-    """Requests that no client sends any more, and answers that no topic has any more, must be forgotten."""
+    """The cache must forget old requests and old answers.
+
+    No client sends an old request any more, and no topic has an old answer any more.
+    """
     table = wide(100)
     cache = cache_of(table, bytes_max=2_000_000)
     for round_ in range(60):
-        # Send each request once, each time after a change of the table: no later request replaces its stored
-        # answer.
+        # Send each request only once, and change the table after each request. So no later request replaces a
+        # stored answer.
         assert check(cache, table, [request("T", 100, padding="x" * round_)]) == 1
         register(table, "m" * (500 + round_), ("T",))
         held = {id(known.tail): known.tail for known in cache.requests.values()}
@@ -674,7 +682,7 @@ def in_json(**members: Any) -> bytes:
     return json.dumps(members).encode()
 
 
-#: Headers of route queries as clients in several languages write them; the opaque is 55.
+#: Headers of route queries as clients in several languages write them. The opaque is always 55.
 SPELLINGS = {
     "Python's json.dumps": in_json(
         code=105, language="PYTHON", version=479, opaque=55, flag=0, extFields={"topic": "T"}
@@ -686,7 +694,7 @@ SPELLINGS = {
     "the opaque last": b'{"code":105,"extFields":{"topic":"T"},"flag":0,"language":"JAVA","opaque":55}',
     "blanks, arguments first": in_json(extFields={"topic": "T"}, version=479, code=105, flag=0, opaque=55),
 }
-#: Headers that the cache leaves to the full parser.
+#: Headers of queries that the cache leaves to the full parser.
 UNUSUAL = {"one name a line": b'{\n "code": 105,\n "opaque": 55,\n "extFields": {"topic": "T"}\n}'}
 
 

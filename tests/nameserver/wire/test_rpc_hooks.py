@@ -1,6 +1,6 @@
-"""Tests of hooks: an operator's own code that sees every request and may refuse it.
+"""Tests of hooks. A hook is an operator's own code that sees every request and may refuse it.
 
-A hook that fails must stop nothing but its request.
+If a hook fails, only its request may fail.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ RAFT = ("--mode", "raft", "--raft", "127.0.0.1:0", "--peers", "127.0.0.1:0")
 def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Write the hooks to a folder where the server finds them.
 
-    Return the file to which hooks write their calls.
+    Return the file to which the hooks write their calls.
     """
     (tmp_path / "operators").mkdir()
     (tmp_path / "operators" / "operators_hooks.py").write_text(HOOKS)
@@ -102,7 +102,8 @@ def test_a_hook_sees_refuses_and_changes_requests(tmp_path: Path, notes: Path, m
         route = RemotingCommand.request(105, {"topic": "T"})
         wait_until(lambda: client.invoke(ready["listen"], route).code == 17, "the group has a leader")
         notes.write_text("")
-        # With a hook, the cache of encoded routes must not answer, not even a query that it knows.
+        # If there is a hook, the cache of encoded routes must not answer any query, not even a query that it
+        # knows.
         assert [client.invoke(ready["listen"], route).code for _ in range(5)] == [17] * 5
         lines = notes.read_text().splitlines()
         assert [line.split()[:2] for line in lines[::2]] == [["before", "105"]] * 5
@@ -125,7 +126,7 @@ def test_a_registration_is_seen_with_its_answer(tmp_path: Path, notes: Path) -> 
             "compressed": "false",
             "bodyCrc32": "0",
         }
-        for _ in range(3):  # repeats take another code path; hooks must see them, too
+        for _ in range(3):  # repeated requests take another code path; hooks must see them, too
             assert client.invoke(ready["listen"], RemotingCommand.request(103, fields)).code == 0
         assert notes.read_text().count("after 103 0") == 3
 
@@ -138,8 +139,7 @@ def test_a_hook_that_fails_refuses_its_request_and_hides_no_answer(tmp_path: Pat
         refused = client.invoke(ready["listen"], RemotingCommand.request(105, {"topic": "T"}))
         assert (refused.code, refused.remark) == (1, "hook operators_hooks:Fails failed")
         assert client.invoke(ready["listen"], RemotingCommand.request(319)).code == 0
-        # 3 errors: before and after the first request; after the second request (319), which the hook does
-        # not refuse.
+        # The hook fails three times: before and after request 105, and after request 319.
         assert figure(ready["http"], 'mqnamesrv_rpc_hook_errors_total{hook="operators_hooks:Fails"}') == 3
         assert "before 319" in notes.read_text(), "the next hook is asked, too"
         log = tmp_path / "stderr.txt"

@@ -1,4 +1,7 @@
-"""Requests for lists of topics over sockets: a long list is made between other work of the event loop."""
+"""Requests for lists of topics, over sockets.
+
+The server makes a long list in steps, and the event loop does other work between them.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +37,9 @@ def test_other_work_has_its_turn_while_a_long_list_is_made(
     async def main() -> None:
         async with running(tmp_path) as ns:
             await ns.register("b", *TOPICS)
-            monkeypatch.setattr(line, "SLICE_S", 0.0)  # one step in each turn of the loop
+            monkeypatch.setattr(line, "SLICE_S", 0.0)  # one step in each turn of the event loop
             if leader_lost:
-                # The server then asks the mode for a view, as it does for a read that waits.
+                # In this case, the server asks the mode for a view, as for a read that waits.
                 monkeypatch.setattr(ns.server, "_readable_view", lambda: None)
             turns = Turns()
             found = await topics(ns, code)

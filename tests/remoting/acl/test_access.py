@@ -73,7 +73,7 @@ def beat(topic: str, group: str) -> bytes:
         (WRITERS, request(310, b="OnlyRead"), "No default permission for topic:OnlyRead"),
         (WRITERS, request(320, b="OnlyRead"), "No default permission for topic:OnlyRead"),
         (WRITERS, request(10, topic="Others"), "No default permission for topic:Others"),
-        # The group that the topic's name contains decides, not the group that the sender names.
+        # The broker checks the group in the topic's name, and not the group that the sender names.
         (WRITERS, request(310, b="%RETRY%others", a="mine"), "No default permission for group:others"),
         (WRITERS, request(310, b="%RETRY%mine", a="others"), ""),
         (WRITERS, request(310, b="RMQ_SYS_TRACE_TOPIC"), ""),

@@ -1,4 +1,4 @@
-"""Requests that change the access files: only what the tests of a running broker do not show."""
+"""Requests that change the access files: cases that the tests of a running broker do not cover."""
 
 from __future__ import annotations
 

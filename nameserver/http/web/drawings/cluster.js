@@ -1,8 +1,9 @@
 /**
- * A drawing of one cluster: brokers above, servers in the middle, clients below, and the links between them.
+ * A drawing of one cluster: brokers at the top, servers in the middle, clients at the bottom, and the links between them.
  *
- * Its layout follows the width of its host and never scales its text. `show` patches what differs, so focus stays and
- * nothing moves under the pointer. Every process is a button: arrow keys move between them, Enter picks one.
+ * The drawing fills the width of its host element; the text keeps its size. `show` changes only the elements
+ * that differ, so the focus stays and nothing moves under the pointer. Every process is a button: arrow keys
+ * move the focus to the next one, Enter selects it.
  */
 
 import { duration, mark, showMark, sign } from "./states.js";
@@ -13,23 +14,23 @@ const BROKER = { height: 44, top: 1 };
 const SERVER = { height: 72, top: 99 };
 const CLIENT = { height: 92, top: 236 };
 const CHIP = 17;
-/** Names in a box narrower than this are smaller. */
+/** In boxes narrower than this many pixels, the names have a smaller font. */
 const NARROW = 80;
 const WIDTH_MAX = 560;
-/** Room of the frame around servers that belong together: above for their links, below for its name. */
-/** Width of a letter of that name at most. */
+/** Largest width in pixels of a letter in the name of the frame around the servers. */
 const LETTER = 6.6;
+/** Space in pixels between the servers and that frame: above them for their links, below them for the frame's name. */
 const AROUND = { above: 27, below: 18, beside: 3 };
 
 export class Cluster {
   /**
-   * Build a drawing inside `host`, empty until `show`.
+   * Build an empty drawing inside `host`; `show` fills it.
    *
    * @param {HTMLElement} host
    * @param {object} choices
    * @param {string} choices.label Name of the drawing, for screen readers.
-   * @param {(id: string, element: Element) => void} [choices.onPick] Called when somebody picks a process or a link;
-   *   a link's id is "FROM>TO". Without it nothing can be picked.
+   * @param {(id: string, element: Element) => void} [choices.onPick] Called when the user selects a process or a link;
+   *   a link's id is "FROM>TO". Without `onPick`, the user can select nothing.
    */
   constructor(host, { label, onPick = null }) {
     this.onPick = onPick;
@@ -50,18 +51,18 @@ export class Cluster {
   }
 
   /**
-   * Show this state.
+   * Show this state of the cluster.
    *
    * @param {object} data
    * @param {{id: string, name: string, state: string, note?: string}[]} data.brokers
    * @param {{id: string, name: string, state: string, lists: string[] | null, note?: string, isOld?: boolean}[]} data.servers
-   *   `lists`: ids of the brokers in its table, null if nobody knows; `isOld` if that was some time ago.
+   *   `lists`: ids of the brokers in the server's table, null if unknown; `isOld`: true if `lists` may be out of date.
    * @param {{id: string, name: string, answer: string | null, age: number | null, lists: string[] | null, why?: string}[]}
-   *   data.clients `age` in ms since its last answer came; null if that is not known.
-   * @param {string | null} [data.around] Name of the whole that the servers are, drawn as a frame around them.
-   * @param {boolean} [data.isForeign] That whole is another system than the rest of the drawing.
+   *   data.clients `age`: ms since the client's last answer arrived; null if unknown.
+   * @param {string | null} [data.around] Name of the group that the servers form; a frame around them shows it.
+   * @param {boolean} [data.isForeign] True if that group is another system, such as ZooKeeper.
    * @param {{from: string, to: string, state: string, way?: "both" | "forth" | "back"}[]} data.links
-   *   `state`: "asks", "talks", "idle", "slow", "unknown" or "cut"; `way` says which direction of a cut link is blocked.
+   *   `state`: "asks", "talks", "idle", "slow", "unknown" or "cut"; `way`: blocked direction of a cut link.
    */
   show(data) {
     this.data = data;
@@ -89,7 +90,7 @@ export class Cluster {
     this.nodes.get(next).box.focus();
   }
 
-  /** Let the Tab key reach this process alone; arrows reach the others. */
+  /** Make this process the only one that the Tab key reaches. The arrow keys reach the other processes. */
   #rove(id) {
     for (const [name, { box }] of this.nodes) set(box, { tabindex: name === id ? 0 : -1 });
   }
@@ -195,7 +196,7 @@ export class Cluster {
       "data-lists": lists ? lists.join(" ") : null });
   }
 
-  /** Write name and state beside the mark; nearer to it in a narrow box. */
+  /** Write the name and the state beside the mark. A narrow box gets a smaller mark and less space. */
   #title(node, name, word, css) {
     const isNarrow = node.width < NARROW;
     const [at, x] = isNarrow ? [8, 17] : node.width < 90 ? [11, 21] : [15, 29];
@@ -227,7 +228,7 @@ export class Cluster {
     return names.length ? `${verb} ${names.join(", ")}` : `${verb} no broker`;
   }
 
-  /** Draw one numbered square for each broker: full if it is listed, crossed if it is listed and gone. */
+  /** Draw one numbered square for each broker: filled if it is listed, crossed out if it is listed but gone. */
   #chips(node, lists, y, faint) {
     const { brokers } = this.data;
     const most = (node.width - 6) / brokers.length;
@@ -255,7 +256,7 @@ export class Cluster {
     for (const link of links) {
       const [from, to] = [this.places.get(link.from), this.places.get(link.to)];
       if (!from || !to) continue;
-      // A client is linked to every broker; these links cross the whole drawing, so they are shown where they are broken.
+      // A client has a link to every broker, across the whole drawing. So draw only those links that are slow or cut.
       const isFar = from.kind === "client" && to.kind === "broker";
       if (isFar && link.state !== "cut" && link.state !== "slow") continue;
       const id = `${link.from}>${link.to}`;
@@ -284,7 +285,7 @@ export class Cluster {
   }
 }
 
-/** Signs in the middle of a link that leads to the right. */
+/** Signs on a link, drawn for a link that leads to the right. */
 const SIGNS = {
   both: "M-5-6V6M5-6V6",
   forth: "M4-6V6M-2-5-8 0-2 5",
@@ -301,7 +302,7 @@ function route(from, to) {
   const x2 = port(to, from);
   const y1 = down ? from.top + from.height : from.top;
   const y2 = down ? to.top : to.top + to.height;
-  // Links cross in the middle, and signs there would lie upon each other: each has its place near one of its ends.
+  // Links cross in the middle, where their signs would cover each other. So put each sign nearer to one end of its link.
   const part = (from.index + to.index) % 2 ? 0.3 : 0.7;
   return {
     d: `M${Math.round(x1)} ${y1}L${Math.round(x2)} ${y2}`,
@@ -311,7 +312,7 @@ function route(from, to) {
   };
 }
 
-/** Return the path between two processes of one row: straight to a neighbour, in a bow below others. */
+/** Return the path between two processes of one row: a straight line to a neighbour, otherwise a curve above the row. */
 function beside(from, to) {
   const right = from.left < to.left;
   const [a, b] = right ? [from, to] : [to, from];

@@ -1,15 +1,17 @@
 /**
- * States and their signs: for each a word, a shape and a CSS class.
+ * States and their signs: each state has a word, a shape and a CSS class.
  *
- * Nobody has to tell two colours apart: each state has a shape of its own as a mark, and another one as a band of a
- * timeline. The class carries the colour, in drawings.css, for light and dark screens.
+ * A user need not distinguish colours: within a family of states, the mark of each state has its own shape,
+ * and the state's band in a timeline has its own pattern. drawings.css gives each class its colours for light
+ * and dark screens.
  *
- * A shape is a path in the square from -8 to 8. `inner` is drawn upon it in the colour of the background.
+ * A shape is an SVG path in the square from -8 to 8. `inner` is a second path, drawn on the shape in the colour of the
+ * background.
  */
 
 import { html, set, svg } from "./svg.js";
 
-/** Answers that a client got, from harmless to none. */
+/** Results of a client's request. */
 export const ANSWERS = {
   right: {
     word: "right",
@@ -52,7 +54,7 @@ export const ANSWERS = {
   },
 };
 
-/** Conditions of a server or a broker. */
+/** States of a server or a broker. */
 export const SERVERS = {
   up: {
     word: "up",
@@ -118,7 +120,7 @@ export const EVENTS = {
   change: { word: "change", meaning: "A process changed its state.", shape: "M0-5.2 5.2 0 0 5.2-5.2 0Z" },
 };
 
-/** A state that this page does not know, or none yet. */
+/** The sign for a missing state, and for a state that this page does not know. */
 const UNKNOWN = {
   word: "nothing yet",
   meaning: "Nothing is known yet.",
@@ -139,14 +141,14 @@ export function sign(family, name) {
   };
 }
 
-/** Return a mark that `showMark` changes later. It is decoration: its word belongs beside it, or in a label. */
+/** Return a mark that `showMark` can change later. The caller must also show the state's word, or put it in a label. */
 export function mark(family, name) {
   const group = svg("g", { class: "mark" }, svg("path", { "fill-rule": "evenodd" }), svg("path", { class: "inner" }));
   showMark(group, family, name);
   return group;
 }
 
-/** Let a mark show another state. */
+/** Change a mark to another state. */
 export function showMark(group, family, name) {
   const found = sign(family, name);
   set(group, { class: `mark ${found.css}`, "data-state": name });
@@ -154,13 +156,13 @@ export function showMark(group, family, name) {
   set(group.lastChild, { d: found.inner ?? "M0 0" });
 }
 
-/** Return a mark as a picture of its own, to stand in a line of text. */
+/** Return a mark as a separate SVG image, for use in a line of text. */
 export function icon(family, name) {
   return svg("svg", { class: "icon", viewBox: "-9 -9 18 18", "aria-hidden": "true", focusable: "false" },
     mark(family, name));
 }
 
-/** Return a list that explains these states: mark, word, meaning. */
+/** Return a list that shows the mark, the word and the meaning of each of these states. */
 export function legend(family, names = Object.keys(FAMILIES[family])) {
   return html("ul", { class: "legend" }, ...names.map((name) => {
     const { word, meaning } = sign(family, name);

@@ -1,4 +1,4 @@
-/** Builds and patches elements of a drawing. */
+/** Create and change the elements of a drawing. */
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -18,7 +18,7 @@ function fill(element, attributes, children) {
   return element;
 }
 
-/** Set those attributes that differ; null and false remove one. An unchanged element costs no layout. */
+/** Set the attributes that differ; null and false remove an attribute. An unchanged element needs no new layout. */
 export function set(element, attributes) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) {

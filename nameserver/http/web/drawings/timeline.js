@@ -1,10 +1,11 @@
 /**
- * A strip of time: events above, and below one lane for each process that shows its state from then till now.
+ * A timeline: events at the top, and below them one lane for each process. A lane shows the states of its process.
  *
- * Pointer or keyboard choose an instant of the past; `onSeek` gets it in ms, or null for "now". The strip is one slider:
- * arrows move by a step, Page Up and Page Down by ten, Home goes to the beginning, End back to now.
+ * The user selects an instant of the past by pointer or keyboard, and a line (the head) marks it. `onSeek` gets the
+ * instant in ms, or null for "now". The timeline is one slider: arrow keys move the head by a step, Page Up and Page
+ * Down by ten steps, Home to the beginning, and End to now.
  *
- * One path holds all spans of one lane and state, so that an hour of changes is still a few dozen elements.
+ * One path draws all spans of one state in one lane, so that an hour of changes needs only some dozens of elements.
  */
 
 import { duration, mark, sign } from "./states.js";
@@ -13,17 +14,17 @@ import { html, set, svg, write } from "./svg.js";
 const EVENTS = 26;
 const AXIS = 20;
 const RIGHT = 10;
-/** A span is never drawn narrower: one wrong answer among a thousand must be seen. */
+/** Smallest width of a span in pixels: a single wrong answer among a thousand answers must be visible. */
 const WIDTH_MIN = 2;
-/** Marks of events closer than this many pixels are drawn as one with a number. */
+/** Events closer together than this many pixels share one mark, which shows their number. */
 const CROWDED = 13;
-/** Width of one digit of that number; it is left out where the next mark leaves no room. */
+/** Width in pixels of one digit of that number. The number is not drawn if the next mark is too close. */
 const DIGIT = 7;
-/** A step from one event to another moves the head by so many pixels at least. */
+/** Smallest distance in pixels between the head and the next mark that `neighbour` finds. */
 const STEP_MIN = 6;
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600].map((s) => s * 1000);
 
-/** One piece of a band, from x to x + w in a lane around y, in the form that belongs to the state. */
+/** The patterns of bands. Each function returns the path of a piece from x to x + w; y is the middle of the lane. */
 const BANDS = {
   none: () => "",
   line: (x, y, w) => box(x, y - 1.5, w, 3),
@@ -46,12 +47,12 @@ function repeat(x, w, every, piece) {
   return path;
 }
 
-/** Return the event that stands for all that share a mark. */
+/** Return the event that gives a shared mark its shape and its text. */
 function chief(events) {
   return events.find(({ kind }) => kind === "fault") ?? events.find(({ kind }) => kind === "heal") ?? events[0];
 }
 
-/** Return a piece of the band of a state, to stand in a line of text. */
+/** Return a piece of a state's band as an SVG image, for use in a line of text. */
 export function band(family, name) {
   const { band: form, css } = sign(family, name);
   return svg("svg", { class: "band", width: 26, height: 13, "aria-hidden": "true", focusable: "false" },
@@ -60,17 +61,17 @@ export function band(family, name) {
 
 export class Timeline {
   /**
-   * Build a timeline inside `host`, empty until `show`.
+   * Build an empty timeline inside `host`; `show` fills it.
    *
    * @param {HTMLElement} host
    * @param {object} choices
    * @param {string} choices.label Name of the slider, for screen readers.
-   * @param {(at: number | null, events: object[]) => void} [choices.onSeek] Called when somebody chose an instant, with
-   *   the events whose mark was chosen, if it was one.
-   * @param {number} [choices.step] How far an arrow key moves, in ms.
-   * @param {number} [choices.lane] Height of a lane in pixels, 13 at least.
-   * @param {number} [choices.heading] Height of the name above a group of lanes.
-   * @param {(at: number, now: number) => string} [choices.instant] Text of an instant; by default its distance from now.
+   * @param {(at: number | null, events: object[]) => void} [choices.onSeek] Called when the user has selected an
+   *   instant. `events` are the events of the mark that the user selected, if any.
+   * @param {number} [choices.step] Time in ms by which an arrow key moves the head.
+   * @param {number} [choices.lane] Height of a lane in pixels, at least 13.
+   * @param {number} [choices.heading] Height in pixels of the name above a group of lanes.
+   * @param {(at: number, now: number) => string} [choices.instant] Returns the text of an instant; by default its age.
    */
   constructor(host, { label, onSeek = () => {}, step = 1000, lane = 15, heading = 19, instant = (at, now) => `${duration(now - at)} ago` }) {
     Object.assign(this, { onSeek, step, lane, heading, instant, at: null, width: 0 });
@@ -97,15 +98,15 @@ export class Timeline {
   }
 
   /**
-   * Show this data. Instants are in ms on any one clock; `to` is where the strip ends.
+   * Show this data. All instants are in ms of one clock; the timeline ends at `to`.
    *
    * @param {object} data
    * @param {number} data.from
    * @param {number} data.to
-   * @param {number} [data.now] The present, if `to` is before it: somebody looks at the past, and the strip rests.
+   * @param {number} [data.now] The present, if it is later than `to`, because the user looks at the past.
    * @param {{name: string, lanes: {id: string, name: string, family: string,
    *   spans: {from: number, to: number | null, state: string}[]}[]}[]} data.groups
-   *   Spans in order of time; `to` null for one that lasts. A lane's id is unique in the timeline.
+   *   Spans in order of time; `to` is null for a state that still lasts. A lane's id is unique in the timeline.
    * @param {{at: number, kind: string, text: string}[]} data.events In order of time.
    */
   show(data) {
@@ -113,17 +114,16 @@ export class Timeline {
     this.#draw();
   }
 
-  /** Put the head at an instant, or at null for now, without a call of `onSeek`. */
+  /** Move the head to an instant, or to now for null, without a call of `onSeek`. */
   seek(at) {
     this.at = at;
     this.#drawHead();
   }
 
   /**
-   * Return the events of the next mark before (-1) or after (1) the head, or null.
+   * Return the events of the next mark before (-1) or after (1) the head, or null if there is none.
    *
-   * Events so close that they share a mark are one step, to the instant of the first of them. A mark that is only a hair
-   * away from the head is passed over, unless the head comes from now.
+   * Skip marks closer than STEP_MIN pixels to the head, unless the head is at now. A mark stands at its first event.
    */
   neighbour(direction) {
     const marks = this.#crowds();
@@ -166,7 +166,7 @@ export class Timeline {
     else set(this.slider, { title: this.#titleAt(event) });
   }
 
-  /** Choose the mark under the pointer, or the instant. */
+  /** Select the mark under the pointer; if there is none, select the instant under the pointer. */
   #chooseAt(event) {
     const events = this.#near(event);
     const x = event.clientX - this.svg.getBoundingClientRect().left;
@@ -174,7 +174,7 @@ export class Timeline {
     else this.#choose(x >= this.width - RIGHT ? null : this.data.from + (x - this.left) / this.scale);
   }
 
-  /** Return the events of the mark under the pointer; none outside the row of events. */
+  /** Return the events of the mark under the pointer; an empty list if there is none. */
   #near(event) {
     const place = this.svg.getBoundingClientRect();
     if (event.clientY - place.top > EVENTS) return [];
@@ -271,7 +271,7 @@ export class Timeline {
     }
   }
 
-  /** Return the events in view, those together that share a mark. */
+  /** Return the marks of all events in view, each with its place and its events. */
   #crowds() {
     const crowds = [];
     for (const event of this.data.events) {
@@ -294,7 +294,7 @@ export class Timeline {
       const line = svg("path", { class: `tl-drop s-event-${first.kind}`, d: `M0 9V${this.bottom - 13}` });
       if (first.kind === "fault" || first.kind === "heal") drawn.prepend(line);
       const count = String(events.length);
-      const isLast = x > this.width - RIGHT - 16; // a number beyond the edge would be cut off
+      const isLast = x > this.width - RIGHT - 16; // then write the number on the left, or the edge cuts it off
       if (events.length > 1 && (all[place + 1]?.x ?? Infinity) - x >= CROWDED + DIGIT * (count.length - 1)) {
         drawn.append(svg("text", { x: isLast ? -6 : 5, y: -4, "text-anchor": isLast ? "end" : null }, count));
       }

@@ -1,7 +1,12 @@
 #!/bin/sh
-# Makes the certificates of the TLS tests, valid from 2020 to 2120: of the authority that members share one that
-# is right, one of a DNS name, one of another host, an expired one, one that may not dial; and one of a
-# stranger's authority. The keys protect nothing.
+# Make the keys and certificates of the TLS tests. They are valid from 2020 to 2120, and the keys protect nothing.
+# The members' authority signs:
+# - member: a valid certificate for 127.0.0.1 and ::1
+# - by-name: for the DNS name localhost instead of an IP address
+# - other-host: for an IP address that is not a member's
+# - expired: valid only until 2020-01-02
+# - server-only: not allowed for clients, so a member with it cannot open a link
+# Another authority, which members do not trust, signs "stranger".
 set -eu
 cd "$(dirname "$0")"
 work=$(mktemp -d)
@@ -23,7 +28,7 @@ commonName = supplied
 END
 : >"$work/index"
 
-# sign NAME KEY END OPTION...: a request with that key becomes NAME.pem
+# sign NAME KEY END OPTION: make NAME.pem from the request NAME; it is valid until END and signed with KEY
 sign() {
     openssl ca -config "$work/ca.cnf" -batch -notext -in "$work/$1.csr" -out "$1.pem" \
         -startdate 20200101000000Z -enddate "$2" -keyfile "$3" $4 2>/dev/null
