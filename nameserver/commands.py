@@ -103,7 +103,7 @@ class CommandTooLarge(Exception):
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Base class of all values in a log. These values are immutable, compared by value and encoded as arrays."""
+    """Base class of all values in a log. They are immutable, compared by value, and encoded as arrays."""
 
 
 class TopicQueues(_Wire, frozen=True, gc=False):

@@ -1,4 +1,4 @@
-"""Checks for requests that change something: the token of ``--http-token-file``, a deadline, a bounded body."""
+"""Checks of requests that change something: ``--http-token-file``, a deadline, a bounded body."""
 
 from __future__ import annotations
 

@@ -292,7 +292,7 @@ class Independent(Local):
         return verdict
 
     def _follow(self, command: Command, verdict: Verdict) -> None:
-        """After an applied command, update the history and the liveness, and wake or notify those concerned."""
+        """After an applied command, update the history and the liveness; wake or notify those concerned."""
         if not isinstance(verdict, Applied):
             return
         if not isinstance(command, Update):  # An Update adds and removes no broker.

@@ -1,4 +1,4 @@
-"""Entries about changes of routes, for people to read. This module writes them into the history and the log."""
+"""Entries about changes of routes, for people to read, in the history and in the log."""
 
 from __future__ import annotations
 

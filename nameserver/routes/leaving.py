@@ -1,4 +1,4 @@
-"""Changes of the route table when a broker is removed. :class:`LeaveReason` lists the reasons for a removal."""
+"""Changes of the route table when a broker is removed; :class:`LeaveReason` lists the reasons."""
 
 from __future__ import annotations
 

@@ -21,6 +21,8 @@ PHASES = {"register": "register", "restart": "restart", "restart-spread": "sprea
 TOLERANCE = 0.01
 """Allowed relative difference. The events have ns; rows have floating-point numbers made from ns."""
 
+SEND_EVERY_NS = 50_000_000
+"""Time between two messages of the producer that sends while no server runs."""
 
 BEFORE_S = {"change_took_s": 0.002, "restart_right_s": 0.3}
 """Longest time in seconds from the instant at which a figure begins to the first event that shows it.
@@ -43,16 +45,19 @@ def figures(series: Path) -> Figures:
     found: Figures = {}
     for folder in sorted(series.glob("events/point=*/round=*/arm=*")):
         point, number, design = (part.partition("=")[2] for part in folder.parts[-3:])
-        for name, value in (*storms(folder), *changes(folder)):
+        for name, value in (*storms(folder), *changes(folder), *kills(folder), *absence(folder)):
             found[point, design, int(number), name] = value
     return found
 
 
 def storms(folder: Path) -> Iterable[tuple[str, float]]:
-    """Yield figures of the phases.
+    """Yield the figures of each phase of a measurement.
 
-    These are the longest wait of a route query in ms, and the seconds until every route was right after a
-    restart, and until the last change was acknowledged.
+    The figures are:
+
+    - the longest wait of a route query in ms;
+    - the time in s from a restart until every route was right;
+    - the time in s from the first change until the last change was acknowledged.
     """
     spans: dict[str, list[int]] = defaultdict(list)
     checks: dict[str, list[Event]] = defaultdict(list)
@@ -64,7 +69,7 @@ def storms(folder: Path) -> Iterable[tuple[str, float]]:
     started = [event["t_ns"] for event in events(folder, "processes") if event.get("event") == "start"]
     ops = events(folder, "ops")
     for phase, name in PHASES.items():
-        if len(spans[phase]) != 2:  # the phase is absent, or there was more than one
+        if len(spans[phase]) != 2:  # skip a phase that the notes lack or have twice
             continue
         begin, end = spans[phase]
         within = [op for op in ops if begin <= op["sent_ns"] <= end]
@@ -78,7 +83,7 @@ def storms(folder: Path) -> Iterable[tuple[str, float]]:
 
 
 def right_ns(checks: list[Event]) -> int:
-    """Return the instant of the last server's first right answer after which it gave no wrong one.
+    """Return the instant from which on every server gave only right answers.
 
     An answer is right if it lists as many brokers as the most complete answer of the phase.
     """
@@ -94,7 +99,7 @@ def right_ns(checks: list[Event]) -> int:
 def longest_wait_ns(asked: list[Event]) -> int:
     """Return the longest time from a query to the next right answer of the same server.
 
-    The time in which the asking process itself may have overlooked an answer does not count.
+    The times in which the querying process itself may have overlooked an answer are subtracted.
     """
     longest, since, own = 0, dict[int, int](), dict[int, int]()
     for op in sorted(asked, key=lambda op: int(op["sent_ns"])):
@@ -105,16 +110,17 @@ def longest_wait_ns(asked: list[Event]) -> int:
         if op["outcome"] == "ok" and "wrong" not in words:
             longest = max(longest, wait)
             del since[server], own[server]
-    for server, begin in since.items():  # these had no right answer until the end
+    for server, begin in since.items():  # servers whose last answers were not right
         last = max(op["done_ns"] for op in asked if op["target"] == server)
         longest = max(longest, last - begin - own[server])
     return longest
 
 
 def changes(folder: Path) -> Iterable[tuple[str, float]]:
-    """Yield the medians of lone changes, and the duration of a failover."""
+    """Yield the median times of changes that are made one at a time, and the duration of a failover."""
     notes = events(folder, "notes")
-    # Without a leader, two servers are measured: one in place of the leader, then one of a follower.
+    # Designs without a leader have two notes with the role "server": the first counts as the leader's,
+    # the second as the follower's.
     places = iter(("leader", "follower"))
     for note in notes:
         if note.get("kind") == "changes":
@@ -131,10 +137,47 @@ def changes(folder: Path) -> Iterable[tuple[str, float]]:
         yield "old_ms", median((max(values) - min(values)) * 1e3 for values in seen)
 
 
+def kills(folder: Path) -> Iterable[tuple[str, float]]:
+    """Yield the figures of servers that were killed one by one, and not started again.
+
+    These are the seconds until a change was accepted after each kill, and the number of servers that may be
+    down while changes are accepted, or while every other server answers right.
+    """
+    notes = [note for note in events(folder, "notes") if note.get("kind") == "down"]
+    for note in notes:
+        if note["change_s"] is not None:
+            yield f"down_{note['down']}_change_s", note["change_s"]
+    if notes:
+        refused = [note["down"] for note in notes if note["change_s"] is None]
+        wrong = [note["down"] for note in notes if note["right"] < note["asked"]]
+        yield "down_with_changes", float(min([*refused, len(notes) + 1]) - 1)
+        yield "down_with_answers", float(min([*wrong, len(notes) + 1]) - 1)
+
+
+def absence(folder: Path) -> Iterable[tuple[str, float]]:
+    """Yield the numbers of sent and failed messages while no server ran, and afterwards.
+
+    Messages of one phase are due every 50 ms. Another distance begins a new phase. The phases are: before the
+    absence, the absence, afterwards.
+    """
+    sends = [op for op in events(folder, "ops") if op["op"] == "send"]
+    phases: list[list[Event]] = [[]]
+    for before, op in zip([None, *sends], sends, strict=False):
+        if before is not None and abs(op["due_ns"] - before["due_ns"] - SEND_EVERY_NS) > 1000:
+            phases.append([])
+        phases[-1].append(op)
+    if not sends:
+        return
+    _, absent, afterwards = phases
+    for name, phase in ("", absent), ("_after", afterwards):
+        yield f"away_sent{name}", float(len(phase))
+        yield f"away_failed{name}", float(sum(op["outcome"] != "ok" for op in phase))
+
+
 def differences(found: Figures, rows: Path) -> tuple[int, list[str]]:
     """Compare figures with ``rows.jsonl``; return the number of compared figures, and all that differ.
 
-    A row's figure that has no raw events, and a figure that has no row, are not compared.
+    Skip figures that are only in ``rows.jsonl`` or only in ``found``.
     """
     compared, differ = 0, []
     for row in (json.loads(line) for line in rows.read_bytes().splitlines()):

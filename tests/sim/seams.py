@@ -58,7 +58,7 @@ class Machine:
         self.user = User(disk)
         self.rng = random.Random(clock.rng.getrandbits(64))
         self.saved: dict[Path, bytes] = {}
-        """Content of files that this process has replaced. The end of the process writes it to the real disk."""
+        """Content of files that this process replaced; when the process ends, it goes to the real disk."""
 
     @property
     def cannot_write(self) -> bool:

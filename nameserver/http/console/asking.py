@@ -252,7 +252,7 @@ class Peers:
         await self._after_round()
 
     def _choose(self) -> list[tuple[BrokerKey, str]]:
-        """Update the list of peers. Return the brokers whose settings must be requested, each with its host."""
+        """Update the list of peers; return the brokers whose settings must be requested, with their hosts."""
         asked, operations = self.asked, self._consistency.operations
         wanted: dict[str, _Peer] = {}
         brokers: list[tuple[BrokerKey, str]] = []

@@ -165,7 +165,7 @@ class Console:
         return picture, told
 
     def _others(self, own: Own) -> Iterator[Told]:
-        """Yield all other nameservers. In a raft group, they include members that this nameserver cannot ask."""
+        """Yield all other nameservers, in a raft group also members that this nameserver cannot ask."""
         told = self.peers.told
         by_raft = {each.raft: each for each in told if each.raft}
         operations = self._consistency.operations

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.slow, pytest.
 
 BROKERS, TOPICS = 4, 20
 PAUSE_S = 0.5
-#: How often a test of a pause is tried, because a busy machine may delay the test's processes.
+#: Number of tries of a test of a pause: a busy machine may delay the test's processes.
 TRIES = 20
 #: The process that sends the queries ("bystander") subtracts its own pauses from waiting times, except for
 #: the first millisecond of each iteration of its loop. So this many ms of a pause may remain in a waiting
