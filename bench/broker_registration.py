@@ -1,8 +1,10 @@
-"""Registers and unregisters a broker with one nameserver; a client executes these operations (no I/O here).
+"""Operations that register and unregister a broker with one nameserver.
 
-Tools and load generators use this module; our broker has a schedule of its own. When the connection closes,
-the nameserver drops all brokers that registered over this connection. So each simulated broker needs a client
-with connections of its own.
+This module does no I/O: a client executes the operations. Load generators and tests use this module.
+RouteKeeper's broker does not use it, because the broker registers on its own schedule.
+
+When a connection closes, the nameserver drops all brokers that registered over this connection. So each
+simulated broker needs a client with connections of its own.
 """
 
 from __future__ import annotations

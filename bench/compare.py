@@ -1,4 +1,4 @@
-"""Makes a comparison: each round runs all designs in random order. Resumes an interrupted comparison."""
+"""Comparison of the designs: each round runs all designs in random order. It can be interrupted and resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chooses the targets of a fault, and the directions of links that the fault cuts (no I/O, no clock)."""
+"""Choice of a fault's targets, and of the directions of links that the fault cuts (no I/O, no clock)."""
 
 from __future__ import annotations
 

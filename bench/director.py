@@ -1,4 +1,4 @@
-"""Executes the timetable of one run: scenario by scenario, fault by fault, at exact instants.
+"""Execution of one run's timetable: scenario by scenario, fault by fault, at exact instants.
 
 :mod:`routekeeper.bench.plan` decides the times of faults, and :mod:`routekeeper.bench.cuts` decides their
 targets. This module causes the faults.

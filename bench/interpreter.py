@@ -1,4 +1,4 @@
-"""Describes the build of this Python, or chooses the best Python interpreter of this machine.
+"""Program that describes this Python's build, or chooses the best Python interpreter of this machine.
 
     python3 -I bench/interpreter.py            print the path of the python3.11 that the Makefile uses
     python3 -I bench/interpreter.py --about    print path, version, compiler and build of this Python as JSON

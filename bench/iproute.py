@@ -1,4 +1,4 @@
-"""Makes network namespaces by iproute2; needs root.
+"""Network namespaces that iproute2 makes; this needs root.
 
 The names of one set of namespaces begin with the set's tag: ``rkb``, the pid of the process that made the
 set, and the number of the set. If a process is killed, its namespaces remain; the next process removes them.

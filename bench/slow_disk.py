@@ -1,4 +1,4 @@
-"""Makes the disk of single processes slow, by a shim: a library that is loaded before the C library.
+"""A slow disk for single processes, made by a shim: a library that is loaded before the C library.
 
 The shim replaces ``fsync`` and ``fdatasync``. It calls the C library's function, and then sleeps if a certain
 file exists. The harness makes and removes this file. So it can make the disk of one server in a running group

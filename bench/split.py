@@ -1,4 +1,4 @@
-"""Distributes the events of one cluster to run folders, one for each scenario that the cluster has run.
+"""Distribution of one cluster's events to run folders, one for each scenario that the cluster has run.
 
 All processes write to one folder while the cluster runs. Afterwards each event goes to the run whose time
 contains the event's instant. An event before the first run, or between two runs, goes to the next run. After

@@ -1,4 +1,4 @@
-"""Finds the changes of routes in an observer's readings; makes one row for each change (no I/O, no clock)."""
+"""Changes of routes in an observer's readings: one row for each change (no I/O, no clock)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Makes calls concurrently for Locust users, which run as greenlets."""
+"""Concurrent calls for Locust users, which run as greenlets."""
 
 from __future__ import annotations
 

@@ -95,7 +95,10 @@ class Client(Protocol):
 
 
 def _performed(operation: Callable[Concatenate[Any, P], Operation[T]]) -> Callable[Concatenate[Any, P], T]:
-    """Return a method that runs the operation of ``self.core`` with the same name and arguments."""
+    """Return a method that runs an operation of ``self.core``.
+
+    The operation has the name of ``operation``, and gets the arguments of the call.
+    """
     name = operation.__name__
 
     def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:

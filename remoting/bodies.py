@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, Self, TypeVar
 
 import orjson
@@ -20,6 +19,7 @@ from routekeeper.remoting.bounds import (
     CLIENT_ID_MAX,
     GROUPS_MAX,
     NAME_MAX,
+    SUBSCRIPTIONS_MAX,
     TAGS_MAX,
     TOPIC_NAME_MAX,
 )
@@ -89,12 +89,15 @@ def _read_number_keyed(value: object, what: str) -> dict[int, int]:
     }
 
 
-def _check_tags(subscriptions: Iterable[object]) -> None:
-    """Check the number of tags, and of codes of tags, in subscriptions before they are read.
+def _check_subscriptions(consumers: Iterable[object]) -> None:
+    """Check the number of subscriptions in a heartbeat, and of their tags, before any of them is read.
 
     Raises:
         RemoteProtocolError: If there are too many.
     """
+    lists = [value.get("subscriptionDataSet") for value in consumers if type(value) is dict]
+    subscriptions = [value for found in lists if type(found) is list for value in found]
+    _at_most(subscriptions, SUBSCRIPTIONS_MAX, "subscriptionDataSet of all groups")
     known = [value for value in subscriptions if type(value) is dict]
     for name in ("tagsSet", "codeSet"):
         count = sum(len(found) for value in known if type(found := value.get(name)) is list)
@@ -368,10 +371,7 @@ class HeartbeatData:
         consumers = _at_most(get_list(members, "consumerDataSet"), GROUPS_MAX, "consumerDataSet")
         names = _at_most(get_list(members, "producerDataSet"), GROUPS_MAX, "producerDataSet")
         producers = (as_object(value, "producer data") for value in names)
-        # Check the total number of tags before reading any subscription. The bound of each subscription alone
-        # does not limit the total.
-        listed = (value.get("subscriptionDataSet") for value in consumers if type(value) is dict)
-        _check_tags(chain.from_iterable(each for each in listed if type(each) is list))
+        _check_subscriptions(consumers)
         by_group = {consumer.group_name: consumer for consumer in map(ConsumerData.from_json, consumers)}
         return cls(
             client_id=_required(members, "clientID", length_max=CLIENT_ID_MAX),

@@ -38,6 +38,9 @@ GROUPS_MAX: Final = 1024
 #: Longest name of a choice in a heartbeat, such as the consume type. The longest name in RocketMQ has 53
 #: characters: CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST.
 CHOICE_MAX: Final = 64
+#: Largest number of subscriptions in one heartbeat. RocketMQ writes an object and two arrays for each, so the
+#: bound of the objects and arrays in a request allows no more.
+SUBSCRIPTIONS_MAX: Final = 2730
 #: Largest number of tags, and of codes of tags, in all subscriptions of one heartbeat. The bound also holds
 #: for the codes of a single subscription. A server reads tags and codes one by one, and all other requests
 #: wait meanwhile.

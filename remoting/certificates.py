@@ -1,4 +1,7 @@
-"""Certificates that expire: their expiry times, warnings before expiry, and files that are read again."""
+"""Expiry of certificates: the expiry times, and the warnings before them.
+
+This module also reads certificate files again after they have changed.
+"""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ def encode_route(route: TopicRouteData, dialect: RouteDialect) -> bytes:
 
 
 def decode_route(body: bytes) -> TopicRouteData:
-    """Decode a route body of either dialect.
+    """Decode a route body of either :class:`RouteDialect`.
 
     Raises:
         RemoteProtocolError: If the body is no route.

@@ -16,8 +16,9 @@ from routekeeper.remoting.command import RemotingCommand, read_answer
 from routekeeper.remoting.errors import LocalProtocolError, RemoteProtocolError, TooManyRequests
 from routekeeper.remoting.frame import FRAME_SIZE_MAX, FrameDecoder
 
-#: Largest number of requests, except for pulls, that wait for answers on one connection. Java allows 64
-#: asynchronous requests in each process.
+#: Largest number of requests, except for pulls, that wait for answers on one connection. RocketMQ's Java
+#: client allows 65,535 asynchronous requests in each process. Source: NettySystemConfig,
+#: CLIENT_ASYNC_SEMAPHORE_VALUE.
 OUTSTANDING_MAX: Final = 1024
 #: Largest number of pulls that wait for answers on one connection. A broker delays the answer to a pull by
 #: many seconds. Pulls have a separate limit, so that the pulls of many queues do not prevent sends and

@@ -1,4 +1,4 @@
-"""Records times in which the machine ran no process or kept a process waiting. Tests must not count them."""
+"""Record of times in which the machine ran no process, or kept a process waiting. Tests do not count them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prints the times of a test run: for each directory, the duration of its tests and their CPU time.
+"""Printed sums of a test run's times: for each directory, the duration of its tests and their CPU time.
 
 Tests that need the whole machine run one after the other, see the Makefile; all other tests run in parallel.
 A directory whose time is far above its CPU time mostly waits.

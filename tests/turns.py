@@ -1,4 +1,4 @@
-"""Counts the iterations of an event loop, so that tests see between which steps other work could run."""
+"""Counter of an event loop's iterations. It shows tests between which steps other work could run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chooses the class that starts the servers of a compared design, by the name of the design."""
+"""Choice of the class that starts the servers of a compared design, by the name of the design."""
 
 from __future__ import annotations
 

@@ -425,7 +425,7 @@ public final class Sender {
     private record Due(long number, long ns, String topic) {
     }
 
-    /** The schedule of one kind of operations; all users of this kind share it. */
+    /** The schedule of one kind of operations; all users that perform this kind share it. */
     private static final class Shared {
         private final List<Due> due;
         private final AtomicInteger taken = new AtomicInteger();

@@ -1,4 +1,4 @@
-"""Measures the playground's memory and CPU time, and the age of the state that it shows.
+"""Program that measures the playground's memory, its CPU time, and the age of the state that it shows.
 
     python -m routekeeper.bench.micro.playground [--designs ...] [--divisor 10] [--rest 20] [--after 10]
 

@@ -1,4 +1,4 @@
-"""Sends changes and ticks to all open pages. A tick is a message with the present times and counters.
+"""Sender of changes and ticks to all open pages. A tick is a message with the present times and counters.
 
 The number of pages, and the number of messages that wait for one page, have upper limits.
 """

@@ -102,7 +102,7 @@ def _too_many(values: list[float], limit: float) -> bool:
 
 
 def conditions(gold: Gold) -> Conditions:
-    """Return the disturbances of the runs that the report uses."""
+    """Return the figures that show whether each used run was disturbed."""
     used = {source.run: source.manifest for source in gold.sources if source.left_out is None}
     of_machine = {
         row.run: row for row in gold.costs if row.role == "machine" and row.run in used and row.covered_ns

@@ -687,10 +687,10 @@ def _trust(gold: Gold, used: Sequence[Source], every: Sequence[Row], shared: Con
 
 
 def _watched(name: str, values: Sequence[float], limit: float, beyond: str) -> list[str]:
-    """Return a sentence on a condition that was watched in each run; no sentence without data.
+    """Return a sentence on a condition that was measured in each run; an empty list if there are no values.
 
-    The sentence has the median and the worst value, and the number of runs above the limit. The text
-    ``beyond`` says what such a run means.
+    The sentence gives the median, the worst value, and the number of runs whose value is above the limit.
+    ``beyond`` is the text that says what a value above the limit means.
     """
     if not values:
         return []

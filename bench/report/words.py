@@ -104,7 +104,8 @@ def between(low: float, high: float, unit: Unit, step: float = 0.0) -> str:
 def middle_of(summary: Summary, unit: Unit) -> str:
     """Return the median of the rounds.
 
-    A recorded 0 may be any time up to the floor, so a median of 0 is shown as "below FLOOR".
+    A recorded 0 may be any time up to ``floor``, the longest time that no request may notice. So a median of
+    0 is shown as "below FLOOR".
     """
     return _noticed(summary.middle, summary, unit)
 
@@ -120,8 +121,9 @@ def range_of(summary: Summary, unit: Unit) -> str:
     if summary.endless == summary.blocks:
         return ""
     if summary.floor and not summary.low and summary.high:
-        # A recorded 0 may be any time up to the floor. So the range begins with "below FLOOR". If even the
-        # highest value is not above the floor, the text is "all below FLOOR".
+        # A recorded 0 means only that the time was not longer than ``floor``, the longest time that no
+        # request may notice. So a range that begins with 0 is shown as "below FLOOR to ...". If the highest
+        # value is not above ``floor`` either, the text is "all below FLOOR".
         hidden = summary.high <= summary.floor
         spread = f"all below {quantity(summary.floor, unit)}"
         if not hidden:

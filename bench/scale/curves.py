@@ -412,7 +412,11 @@ def size_written(x: float, question: Question) -> str:
 
 
 def sentences_of(question: Question, curves: Sequence[Curve]) -> list[str]:
-    """Return the sentences on each design, and one sentence on each crossing."""
+    """Return the sentences on each design, and one sentence on each pair of designs whose curves cross.
+
+    If the question is about distance, pairs whose curves do not cross can get a sentence, too: see
+    :func:`_never_crossing`.
+    """
     found = [sentence for curve in curves for sentence in _of_curve(question, curve)]
     crossed = crossings(curves)
     pairs = Counter(frozenset((crossing.first, crossing.second)) for crossing in crossed)
@@ -431,10 +435,11 @@ def sentences_of(question: Question, curves: Sequence[Curve]) -> list[str]:
 
 
 def _never_crossing(question: Question, curves: Sequence[Curve]) -> list[str]:
-    """Return a sentence for each pair of designs whose curves do not cross.
+    """Return sentences on pairs of designs whose curves do not cross.
 
-    The sentence names the design with the lower values, or says that the designs do not differ clearly. Pairs
-    with independent mode get no sentence: its servers exchange nothing, so the distance has no effect on it.
+    A sentence names the design with the lower values, or says that the designs do not differ clearly. A pair
+    that differs clearly at only one distance gets no sentence. Pairs with independent mode get no sentence,
+    either: the servers of this mode exchange nothing, so the distance has no effect on them.
     """
     found = []
     far = [curve for curve in curves if curve.design != "independent"]

@@ -28,8 +28,8 @@ from routekeeper.bench.storm.brokers import RESIDENT_TOPICS
 from routekeeper.bench.storm.frames import QUEUES, broker_name, topic_name
 from routekeeper.bench.storm.rightness import Watch
 
-#: Longest duration of a storm in seconds; a longer storm counts as failed. On a busy machine, it takes
-#: minutes.
+#: Largest allowed duration of a storm in seconds; a longer storm counts as failed. The limit is high because
+#: a storm can take minutes on a busy machine.
 STORM_S: Final = 300.0
 CONNECT_S: Final = 60.0
 #: Pause in seconds before the measurement at rest. In this time, the servers finish the work of the storm.

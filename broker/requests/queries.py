@@ -31,7 +31,9 @@ _CATCH_UP: Final = 64
 
 
 def query_message(state: BrokerState, call: Call) -> Stepwise:
-    """Serve request 12: return the youngest messages that have a key, in the order of the commit log.
+    """Serve request 12: find the youngest messages with the requested key.
+
+    The answer has these messages in the order of the commit log.
 
     Raises:
         Refusal: If the request asks for less than one message.

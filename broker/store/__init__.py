@@ -7,6 +7,7 @@ configurations, groups or requests.
     commit_log.py      the records, back to back in files
     log_scan.py        finds the intact records in the content of a log file
     consume_queue.py   entries of each queue, which point into the log
+    queues.py          all open queues, by topic and queue id
     mending.py         repairs damaged queue entries from the log
     message_index.py   index of messages by key
     recovery.py        makes log and queues consistent after a crash

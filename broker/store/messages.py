@@ -41,6 +41,7 @@ from routekeeper.broker.store.log_scan import (
 )
 from routekeeper.broker.store.mending import Mender, is_plausible
 from routekeeper.broker.store.message_index import FILE_MESSAGES, MessageIndex
+from routekeeper.broker.store.queues import Queues
 from routekeeper.broker.store.recovery import Checkpoint, Holes, QueueKey, Recovery
 from routekeeper.broker.store.steps import Steps, no_work
 from routekeeper.remoting.errors import LocalProtocolError
@@ -233,7 +234,7 @@ class MessageStore:
         self._blocks: dict[ConsumeQueue, tuple[int, bytes]] = {}
         self._doomed: dict[str, int] = {}
         # Queues of deleted topics. Their memory is freed later, in steps: a topic can have 65,536 queues.
-        self._deleted: list[ConsumeQueue] = []
+        self._deleted: list[dict[int, ConsumeQueue]] = []
         self._lost_said: set[QueueKey] = set()
         self._queue_failure: str | None = None
         self._queue_refused = Refused.DISK_FAILED
@@ -278,9 +279,9 @@ class MessageStore:
                 raise
         self._given_up = self.log.holes()
         self._mender = Mender(self.log, tags_code, holes=self._given_up)
-        self._queues = recovery.queues
+        self._queues = Queues(recovery.queues)
         self.queue_counts: dict[str, int] = {}
-        for (topic, queue_id), queue in self._queues.items():
+        for (topic, queue_id), queue in recovery.queues.items():
             # A crash may leave a queue's file without valid entries. Such a file does not prove that the
             # topic exists: otherwise a deleted topic would come back.
             if queue.max_index:
@@ -368,7 +369,7 @@ class MessageStore:
     def _queue_for(self, draft: Draft) -> ConsumeQueue:
         if self._queue_failure is not None:
             raise StoreUnavailable(self._queue_failure, reason=self._queue_refused)
-        queue = self._queues.get((draft.topic, draft.queue_id))
+        queue = self._queues.get(draft.topic, draft.queue_id)
         return self._open_queue(draft.topic, draft.queue_id) if queue is None else queue
 
     def _check_size(self, size: int) -> None:
@@ -406,7 +407,7 @@ class MessageStore:
 
         Source: DefaultMessageStore.getMessage, RocketMQ 4.9.4 and later.
         """
-        queue = self._queues.get((topic, queue_id))
+        queue = self._queues.get(topic, queue_id)
         if queue is None:
             # The queue has no messages yet. RocketMQ would create the queue now, and give the same answer.
             return Batch(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
@@ -565,7 +566,7 @@ class MessageStore:
             Mending: If the message's entry is damaged, and the search for the message has not finished.
         """
         self._mender.allow()
-        queue = self._queues.get((topic, queue_id))
+        queue = self._queues.get(topic, queue_id)
         entry = queue.get(offset) if queue is not None else None
         return None if entry is None else self.message_of(topic, queue_id, offset, entry)
 
@@ -575,7 +576,7 @@ class MessageStore:
         Raises:
             Mending: If the entry is damaged, and the search for its message has not finished.
         """
-        queue = self._queues.get((topic, queue_id))
+        queue = self._queues.get(topic, queue_id)
         if queue is None or (entry.size == 0 and entry.log_offset > 0):
             return None
         record, _ = self._record_of(topic, queue_id, queue, offset, entry)
@@ -583,12 +584,12 @@ class MessageStore:
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the (min, max) offsets of a queue; (0, 0) for a queue that never had messages."""
-        queue = self._queues.get((topic, queue_id))
+        queue = self._queues.get(topic, queue_id)
         return (0, 0) if queue is None else (queue.min_index, queue.max_index)
 
     def within(self, topic: str, queue_id: int, offset: int) -> int:
         """Return ``offset``, lowered as :meth:`ConsumeQueue.within` does if it is above the queue's end."""
-        queue = self._queues.get((topic, queue_id))
+        queue = self._queues.get(topic, queue_id)
         return 0 if queue is None else queue.within(offset)
 
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[Entry]:
@@ -597,7 +598,7 @@ class MessageStore:
         Raises:
             Mending: If entries are damaged, and the search for their messages has not finished.
         """
-        queue = self._queues.get((topic, queue_id))
+        queue = self._queues.get(topic, queue_id)
         if queue is None:
             return []
         offset = max(offset, queue.min_index)
@@ -617,7 +618,7 @@ class MessageStore:
         return self._time_at(topic, queue_id, offset)
 
     def _time_at(self, topic: str, queue_id: int, offset: int) -> int | None:
-        queue = self._queues.get((topic, queue_id))
+        queue = self._queues.get(topic, queue_id)
         entry = queue.get(offset) if queue is not None else None
         if queue is None or entry is None or (entry.size == 0 and entry.log_offset > 0):
             return None
@@ -657,7 +658,7 @@ class MessageStore:
         # up the other entries in files.
         looks: list[Callable[[], Entry | None]] = []
         for queue_id, offset in places:
-            queue = self._queues.get((topic, queue_id))
+            queue = self._queues.get(topic, queue_id)
             if queue is None or not queue.min_index <= offset < queue.max_index:
                 looks.append(_nothing)
             elif queue.holds(offset):
@@ -731,13 +732,7 @@ class MessageStore:
 
     def queues_of(self, topic: str) -> tuple[int, ...]:
         """Return the ids of those queues of a topic that have or had messages."""
-        return tuple(
-            sorted(
-                queue_id
-                for (name, queue_id), queue in self._queues.items()
-                if name == topic and queue.max_index
-            )
-        )
+        return tuple(sorted(number for number, queue in self._queues.of(topic).items() if queue.max_index))
 
     def disk_space(self) -> tuple[int, int]:
         """Return size and free space of the log's file system, in bytes; zeros if unknown."""
@@ -752,10 +747,9 @@ class MessageStore:
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic's queues. The topic's records stay in the log until their log files are removed."""
-        keys = [key for key in self._queues if key[0] == topic]
-        deleted = list(map(self._queues.pop, keys))
-        self._mender.forget(deleted)
-        self._deleted += deleted
+        deleted = self._queues.remove(topic)
+        self._mender.forget(deleted.values())
+        self._deleted.append(deleted)
         self.deletions += 1
         self._doomed[topic] = self.deletions
 
@@ -795,7 +789,7 @@ class MessageStore:
         offset = min(old, kept, self.log.start_of_file(self._covered))
         if offset > self.log.min_offset:
             yield self.log.flush  # a delayed message may be removed only when its delivered copy is on disk
-            queues = tuple(self._queues.values())
+            queues = tuple(self._queues)
             firsts: list[int] = yield lambda: [queue.first_in_files(offset) for queue in queues]
             yield partial(self.note_begin, offset)
             # Remove entries from the queues before the log removes their messages. Requests that are served
@@ -812,7 +806,7 @@ class MessageStore:
         offset = self.log.min_offset
         if offset > self._queues_from:
             self._queues_from = offset
-            for queue in tuple(self._queues.values()):
+            for queue in tuple(self._queues):
                 yield queue.remove_old_files
 
     def note_begin(self, offset: int) -> None:
@@ -865,7 +859,11 @@ class MessageStore:
         self.finish_checkpoint(work)
         while self._deleted:
             yield no_work
-            del self._deleted[-_FREED_AT_ONCE:]
+            queues = self._deleted[-1]
+            for _ in range(min(_FREED_AT_ONCE, len(queues))):
+                queues.popitem()
+            if not queues:
+                self._deleted.pop()
 
     def prepare_checkpoint(self) -> CheckpointWork | None:
         """Collect the data that a checkpoint has to write; None if nothing has changed.
@@ -877,7 +875,7 @@ class MessageStore:
             return None
         checkpoint = Checkpoint(
             log_offset=self.log.max_offset,
-            queue_entries=sum(queue.weighed_length for queue in self._queues.values()),
+            queue_entries=sum(queue.weighed_length for queue in self._queues),
             log_min=self.log.min_offset,
             boot=self._boot,
             topics_counter=self._topics_counter,
@@ -886,8 +884,9 @@ class MessageStore:
         if checkpoint == self._checkpointed and not self._doomed:
             return None
         entries = tuple(
-            (key, queue, work)
-            for key, queue in self._queues.items()
+            ((topic, queue_id), queue, work)
+            for topic, queues in self._queues.by_topic().items()
+            for queue_id, queue in queues.items()
             if (work := queue.unwritten()) is not None
         )
         return CheckpointWork(entries, tuple(self._doomed.items()), checkpoint)
@@ -934,7 +933,7 @@ class MessageStore:
 
     def _note_written(self, entries: Sequence[tuple[QueueKey, ConsumeQueue, Unwritten]]) -> None:
         for key, queue, unwritten in entries:
-            if self._queues.get(key) is queue:
+            if self._queues.get(*key) is queue:
                 queue.written(unwritten)
 
     def finish_checkpoint(
@@ -993,11 +992,11 @@ class MessageStore:
 
     def queue_keys(self) -> tuple[QueueKey, ...]:
         """Return topic and queue id of each queue that the store has opened."""
-        return tuple(self._queues)
+        return tuple(self._queues.keys())
 
     def has_queue(self, topic: str, queue_id: int) -> bool:
         """Return True if the store has opened this queue: it has messages, or it was reserved."""
-        return (topic, queue_id) in self._queues
+        return self._queues.get(topic, queue_id) is not None
 
     def reserve_queue(self, topic: str, queue_id: int) -> None:
         """Open a queue before its first message. The queue gets a file only after a message is stored."""
@@ -1005,7 +1004,6 @@ class MessageStore:
 
     def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         directory = self._queue_root / topic / str(queue_id)
-        queue = self._queues[topic, queue_id] = ConsumeQueue(
-            directory, file_size=self._queue_file_size, disk=self._disk
-        )
+        queue = ConsumeQueue(directory, file_size=self._queue_file_size, disk=self._disk)
+        self._queues.add(topic, queue_id, queue)
         return queue

@@ -1,4 +1,4 @@
-"""Checks whether a server really made a change for which it answered success.
+"""Checks that show whether a server really made a change for which the server answered success.
 
 RocketMQ's servers ignore an unknown setting, a value that they cannot read, or an attribute that their
 release does not know, but they answer success. This module does no I/O and reads no clock.

@@ -3,8 +3,8 @@
 A question asks for the route of one topic.
 
 All client requests for the same topic share one question to production. A client request waits only until its
-own deadline. The question has another deadline, so it may continue. The nameserver keeps the answer for later
-client requests.
+own deadline. The question has another deadline, so the question may continue after the client's request has
+ended. This nameserver keeps the answer for later client requests.
 """
 
 from __future__ import annotations

@@ -18,17 +18,20 @@ from .peer_messages import Message, encode
 
 @dataclass(slots=True, kw_only=True)
 class Surroundings:
-    """One member with its table, its evidence about brokers, and its settings.
+    """State that all components of one member share.
+
+    This includes the member's table, its knowledge about the liveness of brokers, and its settings.
 
     Attributes:
         me: The member's identity, its raft address.
         links: The members that were linked at the last check, each with the number of its link.
-        observer: Notified of events, for the simulator.
+        observer: Object that the components notify of events; the simulator uses it.
         closing: True after this member has begun to shut down. From then on, it begins no more work, and its
             timers do nothing.
         line: Queue of long work: registrations to decode and decide, and proposals of other members.
-        work_soon: Function that schedules the work at the end of this loop iteration: send reports and
-            proposals, append entries. Several calls in one iteration schedule the work only once.
+        work_soon: Function that requests a run of the member's work: send reports and proposals, append
+            entries. The work runs after this loop iteration. Several requests in one iteration cause only
+            one run.
     """
 
     me: str

@@ -1,4 +1,4 @@
-"""The topics of a route table: their queue data by broker name, and their part of the digests."""
+"""The topics of a route table: their queue data by broker name, and their part of the table's digests."""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ _Content = TypeVar("_Content")
 class FileError(Exception):
     """Error: a file cannot be used.
 
-    The operator must decide what to do, because a start without the file loses its content.
+    The operator must decide what to do: if the nameserver started without the file, the content of the file
+    would be missing and might be overwritten.
     """
 
 

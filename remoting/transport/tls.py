@@ -69,7 +69,8 @@ def load(
     context.verify_mode = ssl.CERT_NONE if check == "nothing" else ssl.CERT_REQUIRED
     try:
         if ca_file:
-            read_regular(ca_file, size_max=CERTIFICATES_SIZE_MAX)  # check it first: OpenSSL waits for a FIFO
+            # Check the file first: if the file is a FIFO, OpenSSL would wait for a writer.
+            read_regular(ca_file, size_max=CERTIFICATES_SIZE_MAX)
             context.load_verify_locations(cafile=ca_file)
         elif check != "nothing":
             context.load_default_certs()

@@ -1,4 +1,7 @@
-"""Times that Python cannot represent: a wall clock beyond the year 2262, and birth times from clients."""
+"""Servers work with a wall clock after the year 2262, whose time Python cannot represent.
+
+mqadmin prints a message's born timestamp even if no date can represent it; the client chooses this timestamp.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,10 @@ PULLING = PullConsumerConfig(group="pulling", consume_from=ConsumeFrom.FIRST_OFF
 
 
 class Hangs:
-    """A request hook of a user that holds up each send after its answer, until ``let_go`` is set."""
+    """A user's request hook.
+
+    When the answer to a send has come, the hook waits until ``let_go`` is set, at most 60 s.
+    """
 
     def __init__(self) -> None:
         self.let_go = threading.Event()

@@ -55,7 +55,10 @@ def test_second_consumer_of_a_file_is_refused_until_the_first_one_ends(tmp_path:
     first.close()
     perform(second.open())
     assert perform(second.committed(QUEUE)) == 7
-    del second
+    second.close()
+    third = OwnOffsets(str(file))
+    perform(third.open())
+    del third
     perform(first.open())
 
 

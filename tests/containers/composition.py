@@ -1,4 +1,4 @@
-"""Runs the project's compose files on a container engine, for the tests."""
+"""The project's compose files on a container engine, for the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes the disk of a single member full or lets it hang. Most of these functions need root."""
+"""A full or hanging disk for a single member. Most of these functions need root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A proxy between members that can cut every link (:mod:`routekeeper.bench.proxy`).
+"""A proxy that can cut every link between members (:mod:`routekeeper.bench.proxy`).
 
 A cut can affect one direction only. Members connect to the address in ``--peers``. The proxy listens at that
 address and passes bytes on to the member's ``--raft-listen``. The first frame names the connecting member, so

@@ -1,4 +1,4 @@
-"""Records golden bytes and texts from Apache RocketMQ's own programs.
+"""Program that records golden bytes and texts from Apache RocketMQ's own programs.
 
     python tests/golden/capture.py 4.9.7
     python tests/golden/capture.py 5.3.3

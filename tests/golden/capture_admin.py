@@ -1,4 +1,6 @@
-"""Records the output of Apache's ``mqadmin`` about brokers, groups and messages, and the servers' answers.
+"""Program that records what Apache's ``mqadmin`` prints about brokers, groups and messages.
+
+It also records the servers' answers.
 
     python tests/golden/capture_admin.py 4.9.7
     python tests/golden/capture_admin.py 5.3.3

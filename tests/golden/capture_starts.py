@@ -1,4 +1,4 @@
-"""Records how Apache's programs are started: their options, and the settings printed by ``-p`` and ``-m``.
+"""Program that records the options of Apache's programs, and the settings that ``-p`` and ``-m`` print.
 
     python tests/golden/capture_starts.py 4.9.7
     python tests/golden/capture_starts.py 5.3.3

@@ -1,4 +1,4 @@
-"""Reads the recorded options and settings of Apache's programs; README.md beside this file describes them."""
+"""The recorded options and settings of Apache's programs; README.md beside this file describes them."""
 
 from __future__ import annotations
 

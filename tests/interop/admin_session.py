@@ -1,4 +1,4 @@
-"""Runs many subcommands of Apache's ``mqadmin`` in one JVM, because each start of a JVM takes a second."""
+"""One JVM for many subcommands of Apache's ``mqadmin``, because each start of a JVM takes a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs Apache RocketMQ's own programs, unmodified, as local processes.
+"""Apache RocketMQ's own programs, unmodified, as local processes.
 
 Maven fetches the jars once (``pom.xml`` beside this file) into one cache folder per release. Afterwards
 neither Maven nor a network is needed. This module contains no tests. The fixtures in ``conftest.py`` and the

@@ -114,5 +114,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def patience() -> float:
-    """Return the seconds for which routes must stay: 35 s (three registrations), or 300 s in a full run."""
+    """Return how long, in seconds, a test checks that the nameservers keep the routes.
+
+    35 s are enough for three registrations of each broker. In a full run, the time is 300 s.
+    """
     return 300.0 if FULL else 35.0

@@ -1,4 +1,4 @@
-"""Runs RouteKeeper's programs as an operator would, also in deployments together with Apache's programs.
+"""RouteKeeper's programs, run as an operator would run them, also in deployments with Apache's programs.
 
 This module uses only command lines and sockets; it does not import the packages under test.
 """

@@ -1,4 +1,4 @@
-"""Kills the programs of a test session when the session ends, even if the session was killed.
+"""Watchdog that kills the programs of a test session when the session ends, even if the session was killed.
 
 A separate process reads "PID CREATED" lines from a pipe; only the test session can write to it. When the
 session ends, the system closes the pipe. The separate process then sends SIGKILL to programs that still run.

@@ -1,4 +1,4 @@
-"""Makes the pictures of the console for README and docs.
+"""Program that makes the pictures of the console for README and docs.
 
 ``python -m tests.pictures.console`` (``make pictures``) runs the program. The pictures show the page in a
 headless Chromium. The nameservers are real processes, and they hold different routes.

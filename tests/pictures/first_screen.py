@@ -1,4 +1,4 @@
-"""Measures the time until the console shows its first screen, with 100,000 topics and 300 brokers.
+"""Program that measures how long the console needs for its first screen (100,000 topics, 300 brokers).
 
 ``python -m tests.pictures.first_screen`` prints medians of nine measurements, in ms:
 

@@ -1,4 +1,4 @@
-"""Makes the pictures of the playground for the documents: ``python -m tests.pictures.playground``."""
+"""Program that makes the documents' pictures of the playground: ``python -m tests.pictures.playground``."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from routekeeper.remoting.bounds import (
     GROUPS_MAX,
     NAME_MAX,
     REQUEST_HEADER_MAX,
+    SUBSCRIPTIONS_MAX,
     TAGS_MAX,
     TOPIC_NAME_MAX,
     is_address,
@@ -243,6 +244,11 @@ BODIES = {
             ]
         ),
         f"topic has {TOPIC_NAME_MAX + 1} characters",
+    ),
+    "subscriptions": (
+        subscribed_often(SUBSCRIPTIONS_MAX // 2),
+        subscribed_often(SUBSCRIPTIONS_MAX // 2 + 1),
+        f"subscriptionDataSet of all groups has {SUBSCRIPTIONS_MAX + 2} entries",
     ),
     "tags": (
         subscribed(tagsSet=[""] * TAGS_MAX),

@@ -387,7 +387,7 @@ def requests_wait_without_a_deadline(patch: pytest.MonkeyPatch) -> None:
 
 
 def d1_what_was_acknowledged_is_dropped(patch: pytest.MonkeyPatch) -> None:
-    """Plant the effect of D1.
+    """Simulate the effect of D1.
 
     An old message arrives again, and the log is cut where that message ended.
     """

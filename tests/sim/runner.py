@@ -1,4 +1,4 @@
-"""Runs the simulator for each seed, one after the other or in several processes.
+"""Runner of the simulator: runs the seeds one after the other, or in several processes.
 
 If a seed fails, the other seeds still run.
 """

@@ -1,4 +1,4 @@
-"""Runs the published PySyncObj in the simulator, as the evidence for docs/pysyncobj-defects.md.
+"""The published PySyncObj in the simulator, as the evidence for docs/pysyncobj-defects.md.
 
 The library's own SyncObj, FileJournal and Serializer run. Clock, randomness, links and faults are the
 simulator's. The library forks a child process to write a dump. Here, the child is simulated. Some time after

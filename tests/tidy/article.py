@@ -1,4 +1,4 @@
-"""Writes docs/why-not-zookeeper.md in both languages, from templates and the published run's figures.
+"""Program that writes docs/why-not-zookeeper.md in both languages, from templates and the published run's figures.
 
     python -m tests.tidy.article
 

@@ -1,4 +1,4 @@
-"""Writes the reference of the client's public names, docs/client-reference.md, from their docstrings.
+"""Program that writes docs/client-reference.md from the docstrings of the client's public names.
 
 The command is ``python -m tests.tidy.client_reference``. A test compares the page with the code.
 """

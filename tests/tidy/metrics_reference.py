@@ -1,4 +1,4 @@
-"""Writes the reference of metrics in docs/metrics.md from the metrics that real servers serve.
+"""Program that writes the reference of metrics in docs/metrics.md from the metrics that real servers serve.
 
     python -m tests.tidy.metrics_reference
 

@@ -1,4 +1,4 @@
-"""Writes the reference of settings in docs/configuration.md from the settings that the servers declare.
+"""Program that writes the reference of settings in docs/configuration.md from the servers' declarations.
 
 This command writes the page: ``python -m tests.tidy.settings_reference``.
 """

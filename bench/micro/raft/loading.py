@@ -1,4 +1,4 @@
-"""Starts a load process with a plan, and reads the values that the process measures."""
+"""A load process that gets a plan, and the values that this process measures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes text from the benchmark's results, and from the comparison of the results with its aims.
+"""Text on the benchmark's results, and on the comparison of the results with the benchmark's aims.
 
 This module does no I/O and reads no clock.
 """

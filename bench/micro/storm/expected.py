@@ -1,4 +1,4 @@
-"""Estimates how long a run takes on two idle cores, from the measured durations of its parts.
+"""Estimate of a run's duration on two idle cores, from the measured durations of the run's parts.
 
 This module does no I/O and reads no clock.
 """

@@ -1,4 +1,8 @@
-"""Bodies of the console's answers, as typed values. Peers of a newer release may add JSON members."""
+"""Bodies of the console's answers, as typed values.
+
+Nameservers ask each other for some of these bodies. A nameserver of a newer release may add JSON members, so
+unknown members are allowed.
+"""
 
 from __future__ import annotations
 

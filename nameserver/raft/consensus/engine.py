@@ -1,12 +1,15 @@
-"""One member as a state machine: it takes events, such as a message or a timer, and returns effects.
+"""The raft protocol of one member, as a function of events: it takes events and returns effects.
+
+An event is, for example, a received message or a timer.
 
 The engine opens no file and no socket, and reads the clock that the caller passes in. It returns effects
 (:mod:`.effects`): values that name the messages, disk writes and other actions that the caller must perform.
 So the simulator can run this same code on virtual time.
 
-The caller makes all its calls on one thread. It also calls methods of :mod:`.greetings`, :mod:`.membership`
-and :mod:`.images`. The engine does not call the state machine: it hands out committed entries as an effect
-(:class:`.effects.Apply`). While these entries are being applied, the caller may call :meth:`Engine.append`.
+The caller makes all its calls on one thread, and also calls methods of :mod:`.greetings`, :mod:`.membership`
+and :mod:`.images`. The engine does not apply entries: it hands out committed entries as an effect
+(:class:`.effects.Apply`), and the caller applies them to the replicated state. While these entries are being
+applied, the caller may call :meth:`Engine.append`.
 
 This module defines the order of the work that a message, an append, the journal or the clock triggers.
 

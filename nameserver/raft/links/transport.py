@@ -95,7 +95,7 @@ _JOIN_MAX: Final = 64 * 1024
 
 
 class LinkOwner(Protocol):
-    """Interface of the member that owns the links; they call its methods on the event loop."""
+    """Methods of the member that its links call, on the event loop."""
 
     def link_up(self, peer: str) -> None: ...
     def link_down(self, peer: str) -> None: ...

@@ -40,7 +40,7 @@ def seen(run: PlantedRun, index: int, *versions: tuple[float, int]) -> None:
 
 
 def healed_partition(root: Path) -> None:
-    """Plant a partition after which two servers show the old version 3, for 0.4 s and for 0.1 s.
+    """Write a run in which two servers show the old version 3 after a partition, for 0.4 s and for 0.1 s.
 
     Before that, server 0 had shown version 5 and server 1 had shown version 4. So both servers go backwards.
     """
@@ -53,7 +53,7 @@ def healed_partition(root: Path) -> None:
 
 
 def two_falls_and_one_climb(root: Path) -> None:
-    """Plant a server that shows versions 5, 3, 4 and 2, does not answer for a time, and then shows 5.
+    """Write a run in which a server shows versions 5, 3, 4 and 2, is silent for a time, and then shows 5.
 
     Two answers go backwards: 3 after 5, and 2 after 4. Answers are older than version 5 from 6 s until the
     last answer before the silence, at 8.48 s.
@@ -67,9 +67,10 @@ def two_falls_and_one_climb(root: Path) -> None:
 
 
 def restarted_empty(root: Path) -> None:
-    """Plant a server that is killed at 6 s. Its new process knows no topic, then version 4, then version 5.
+    """Write a run in which a server is killed at 6 s, and a new process of the server starts at 6.5 s.
 
-    A new process may know less than the killed process, so no answer counts as backwards.
+    The new process knows no topic at first, then version 4, then version 5. A new process may know less than
+    the killed process, so no answer counts as backwards.
     """
     with a_run(root, "restarted") as run:
         for version in range(1, 6):
@@ -86,7 +87,7 @@ def restarted_empty(root: Path) -> None:
 
 
 def broker_set_back(root: Path) -> None:
-    """Plant a broker that sends version 2 again at 6 s and version 3 at 8 s.
+    """Write a run in which a broker repeats old versions: version 2 at 6 s and version 3 at 8 s.
 
     The servers only repeat the broker's versions, so no answer counts as backwards.
     """
@@ -98,7 +99,7 @@ def broker_set_back(root: Path) -> None:
 
 
 def broker_came_back_to_life(root: Path) -> None:
-    """Plant a broker that is dead from 5 to 12 s, and servers that drop the broker and list it again.
+    """Write a run in which a broker is dead from 5 to 12 s. Servers drop the broker and list it again.
 
     Only server 0's answers go backwards: it drops the broker at 6 s and lists the dead broker again from 8 to
     8.5 s.
@@ -127,7 +128,7 @@ def broker_came_back_to_life(root: Path) -> None:
 
 
 def next_scenario(root: Path) -> None:
-    """Plant two scenarios of one cluster, and an answer that goes backwards in the second scenario.
+    """Write two scenarios of one cluster. In the second scenario, an answer goes backwards.
 
     Server 0 shows version 5 in the first scenario, and version 6 between the two scenarios. In the second
     scenario, the server shows version 4 before the fault. This answer goes backwards.
@@ -153,7 +154,10 @@ def next_scenario(root: Path) -> None:
 
 
 def unknown_processes(root: Path) -> None:
-    """Plant servers that the harness did not start: no event tells if their processes were replaced."""
+    """Write a run whose servers the harness did not start.
+
+    In this run, no event shows whether a server's process was replaced.
+    """
     with PlantedRun(root, scenario="foreign") as run:
         for version in range(1, 6):
             run.change("t", version, float(version), version + 0.01)

@@ -24,7 +24,9 @@ def tenths(begin: float, end: float) -> list[float]:
 
 
 def parted(root: Path) -> None:
-    """Plant a partition from 5 to 10 s: it separates side a, nameserver 0 and broker 0 from everything else.
+    """Write a run with a partition from 5 to 10 s.
+
+    The partition separates side a, nameserver 0 and broker 0 from everything else.
 
     Answers to clients of side a:
 
@@ -58,7 +60,7 @@ def parted(root: Path) -> None:
 
 
 def lost_again(root: Path) -> None:
-    """Plant two faults in one run. Only in the first fault, clients of side b cannot reach broker 0.
+    """Write a run with two faults. Only during the first fault, clients of side b cannot reach broker 0.
 
     Broker 0 is listed again 1 s after the first fault has ended. In the second fault, answers to side b lack
     broker 0 for 2 s, although side b can reach every broker.
@@ -72,7 +74,10 @@ def lost_again(root: Path) -> None:
 
 
 def two_kinds_of_disagreement(root: Path) -> None:
-    """Plant two nameservers that differ: in a missing broker (6 to 7.5 s), and in queue counts (6 to 9 s)."""
+    """Write a run in which the answers of two nameservers differ.
+
+    From 6 to 7.5 s, one answer lacks a broker. From 6 to 9 s, the numbers of queues differ.
+    """
     with PlantedRun(root, scenario="two-kinds") as run:
         run.fault(5.0, 15.0, case="1-2", healed=9.0, cut=CUT, targets=["nameserver-0"])
         for index in range(2):
@@ -88,7 +93,7 @@ def two_kinds_of_disagreement(root: Path) -> None:
 
 
 def servers_without_an_answer(root: Path) -> None:
-    """Plant nameservers without answers: one is silent, and one refuses look-ups of two topics.
+    """Write a run in which one nameserver is silent, and one refuses look-ups of two topics.
 
     At least one server gives no answer from 6 to 9.5 s.
     """

@@ -194,9 +194,10 @@ def test_c7_a_fifth_of_a_mebibyte_is_no_recommendation() -> None:
 def test_t4_a_time_that_the_plan_set_is_marked_and_concludes_nothing(
     tmp_path: Path, times: list[float], marked: bool
 ) -> None:
-    """Check times until brokers can register again: some of them only show the length of the fault.
+    """The report measures the time until brokers can register again.
 
-    The plan sets this length, so such times allow no conclusion.
+    Sometimes this time only shows the length of the fault, which the plan sets. Check that the report then
+    marks the time and draws no conclusion from it.
     """
     gold = gold_of(tmp_path, {"independent": 1, "raft": 1})
     gold = dataclasses.replace(
@@ -329,7 +330,11 @@ TIMERS: Final = {"equal": 60.0, "equal-tenth": 10.0, "equal-undivided": 1.0}
 
 
 def test_c9_difference_that_chance_may_explain_is_not_multiplied() -> None:
-    """Check two divisors whose medians differ (1.02 s, 1.26 s), perhaps by chance: their rounds overlap."""
+    """Recovery times are measured with two divisors of the timers.
+
+    The medians of the two divisors differ (1.02 s, 1.26 s), but the ranges of their rounds overlap. So the
+    report must count the whole time as fixed.
+    """
     at = {"equal": [0.83, 1.02, 1.28], "equal-tenth": [0.82, 1.26, 1.27]}
     values: Values = {}
     for series, rounds in at.items():

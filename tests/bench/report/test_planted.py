@@ -53,7 +53,7 @@ def steps(begin: float, end: float, every: float = EVERY) -> list[float]:
 
 
 def waited_for_an_election(root: Path) -> None:
-    """Plant an election: the leader dies at 5 s. Requests due from 5 to 7 s wait until 7 s and succeed."""
+    """Write a run in which the leader dies at 5 s. Requests due from 5 to 7 s wait until 7 s and succeed."""
     with PlantedRun(root, scenario="waited") as run:
         run.fault(5.0, 12.0)
         for due in steps(0, 12):
@@ -69,7 +69,10 @@ def test_requests_that_waited_and_then_succeeded_are_the_outage(gold: Gold) -> N
 
 
 def waited_at_one_server(root: Path) -> None:
-    """Plant a restart: nameserver 0 answers no new client from 5 to 6.5 s; nameserver 1 always answers."""
+    """Write a run in which nameserver 0 restarts and answers no new client from 5 to 6.5 s.
+
+    Nameserver 1 always answers.
+    """
     with PlantedRun(root, scenario="one-server") as run:
         run.fault(5.0, 12.0, case="one-empty", targets=["nameserver-0"], healed=5.3)
         for due in steps(0, 12, 0.25):
@@ -86,9 +89,10 @@ def test_one_server_is_not_right_again_because_another_one_answers(gold: Gold) -
 
 
 def failed_then_waited(root: Path) -> None:
-    """Plant the death of all servers at 5 s: requests that are due from 5 to 6.49 s are refused.
+    """Write a run in which all servers die at 5 s.
 
-    Requests that are due from 6.49 to 7.15 s wait until 7.15 s.
+    Requests that are due from 5 to 6.49 s are refused. Requests that are due from 6.49 to 7.15 s wait
+    until 7.15 s.
     """
     with PlantedRun(root, scenario="failed") as run:
         run.fault(5.0, 12.0)
@@ -105,7 +109,7 @@ def test_outage_lasts_until_an_answer_came_not_until_the_last_failed_request_was
 
 
 def frozen_two_seconds(root: Path) -> None:
-    """Plant a freeze of a server for 2 s.
+    """Write a run in which a server is frozen for 2 s.
 
     The request that is in flight when the freeze begins is answered at once. All later requests are answered
     when the freeze ends.
@@ -126,7 +130,7 @@ def test_freeze_of_two_seconds_is_two_seconds_and_that_maximum_latency(gold: Gol
 
 
 def relapsed(root: Path) -> None:
-    """Plant a relapse: answers are right again 1 s after the fault, but wrong once more 3 s after it.
+    """Write a run in which answers become right 1 s after the fault, but are wrong once more 3 s after it.
 
     The outage lasts until the second recovery, so the first right answer must not end it.
     """
@@ -170,7 +174,7 @@ def test_what_was_never_disturbed_needs_no_recovery(gold: Gold) -> None:
 
 
 def heartbeats_go_on(root: Path) -> None:
-    """Plant a server that answers only heartbeats for 500 ms, and answers changes after these 500 ms.
+    """Write a run in which a server answers only heartbeats for 500 ms, and answers changes after that.
 
     A change is due every 100 ms, except for one gap of 400 ms.
     """
@@ -204,9 +208,10 @@ def test_what_was_over_before_the_next_request_was_due_is_not_called_nought(gold
 
 
 def sampled_in_part(root: Path) -> None:
-    """Plant samples for only 10 s of 20 s: the servers use 1 s of CPU and exchange 3 MiB over links.
+    """Write a run of 20 s that was sampled for only 10 s.
 
-    In these 10 s two servers write 3 MiB to their files, with 15 syncs, by the servers' own counts.
+    In these 10 s the servers use 1 s of CPU, and 3 MiB pass over links. Two servers write 3 MiB to their
+    files, with 15 syncs, by the servers' own counts.
     """
     with PlantedRun(root, scenario="quiet") as run:
         run.op("lookup", 1.0, 0.001)
@@ -231,7 +236,9 @@ def test_rates_hold_for_the_time_that_was_sampled(gold: Gold) -> None:
 
 
 def cut_five_seconds(root: Path) -> None:
-    """Plant a cut: nameserver 2 is cut off for 5 s. A topic changes, and nameserver 2 shows its old state.
+    """Write a run in which nameserver 2 is cut off for 5 s.
+
+    A topic changes during the cut, and nameserver 2 shows the topic's old state until the cut ends.
 
     The observer can read all three nameservers during the cut.
     """
@@ -254,7 +261,7 @@ def test_cut_of_five_seconds_is_five_seconds_of_disagreement(gold: Gold) -> None
 
 
 def stale_200_ms(root: Path) -> None:
-    """Plant 50 changes: each one is acknowledged at once, and visible 200 ms after it was sent.
+    """Write a run with 50 changes: each one is acknowledged at once, and visible 200 ms after it was sent.
 
     The last change is visible just before the run's end.
     """
@@ -285,7 +292,7 @@ def test_answers_that_are_200_ms_stale_are_measured_so(gold: Gold) -> None:
 
 
 def known_after_a_while(root: Path) -> None:
-    """Plant 40 changes, 400 ms apart.
+    """Write a run with 40 changes, 400 ms apart.
 
     Nameservers show each change after 30 ms, client 0 after 300 ms, and client 1 never.
     """
@@ -323,7 +330,7 @@ def test_who_knows_a_change_is_told_by_its_age_as_long_as_it_is_the_last_one(gol
 
 
 def reported_without_changes(root: Path) -> None:
-    """Plant a run without changes: brokers send heartbeats; a nameserver restarts and gets the old data."""
+    """Write a run in which brokers send only heartbeats, and a restarted nameserver gets the old data."""
     with PlantedRun(root, scenario="no-changes") as run:
         run.fault(5.0, 12.0, case="one-empty", healed=5.5)
         for index in range(3):
@@ -345,7 +352,7 @@ def test_reports_that_change_nothing_are_no_changes_around_a_fault(gold: Gold) -
 
 
 def broken_folders(root: Path) -> None:
-    """Plant run folders that are broken in different ways; all have look-ups, so they could yield figures."""
+    """Write run folders that are broken in different ways; all have look-ups, so they could yield figures."""
 
     def looked(scenario: str, **how: Any) -> Path:
         with PlantedRun(root, scenario=scenario, **how) as run:
@@ -402,7 +409,7 @@ def test_broken_run_is_told_with_its_reason_and_is_in_no_figure(
 
 
 def broker_died(root: Path) -> None:
-    """Plant the death of broker 1 at 5 s.
+    """Write a run in which broker 1 dies at 5 s.
 
     Nameserver 0 stops listing the broker after 1 s, nameserver 1 after 2 s, nameserver 2 after 3 s. Client 0
     stops after 4 s, client 1 never.
@@ -432,9 +439,9 @@ def broker_died(root: Path) -> None:
 
 
 def broker_died_under_a_slow_reading(root: Path) -> None:
-    """Plant a slow query of the observer, during which a broker dies.
+    """Write a run in which a broker dies while the observer waits for the answer to a query.
 
-    The observer sent the query 0.8 s before the death. The answer came 0.1 s after the death and lacks the
+    The observer sends the query 0.8 s before the death. The answer comes 0.1 s after the death and lacks the
     broker.
     """
     with PlantedRun(root, scenario="slowly-read") as run:
@@ -447,10 +454,10 @@ def broker_died_under_a_slow_reading(root: Path) -> None:
 
 
 def cable_was_mended_within_a_reading(root: Path) -> None:
-    """Plant a broker that is cut off from 5 to 8 s.
+    """Write a run in which broker 1 is cut off; the cut begins at 5 s and ends at 8 s.
 
-    15 ms before the end of the cut, the observer sent a query. The answer came 5 ms after the end. It is the
-    first answer that lists the broker again.
+    The observer sends a query 15 ms before the cut ends. The answer comes 5 ms after the cut ends, and is the
+    first one that lists the broker again.
     """
     with PlantedRun(root, scenario="mended") as run:
         run.fault(5.0, 10.0, case="cable", targets=["broker-1"], healed=8.0)
@@ -462,9 +469,10 @@ def cable_was_mended_within_a_reading(root: Path) -> None:
 
 
 def broker_started_slowly(root: Path) -> None:
-    """Plant a slow start of broker 1: its process starts at 9 s, and nameservers list it from 10 s on.
+    """Write a run in which broker 1 starts slowly.
 
-    The harness sees the broker serve only at 12 s.
+    The broker's process starts at 9 s, and nameservers list the broker from 10 s on. The harness sees the
+    broker serve only at 12 s.
     """
     with PlantedRun(root, scenario="slow-start") as run:
         run.used("broker", 1, 0.0, 0.0, pid=1, event="start")
@@ -533,7 +541,7 @@ def test_topic_that_is_made_after_a_fault_lacks_no_broker_during_it(gold: Gold) 
 
 
 def given_up_by_mistake(root: Path) -> None:
-    """Plant a mistake of nameserver 2: broker 1 is frozen, but the server also drops broker 2 for 1 s."""
+    """Write a run in which broker 1 is frozen, but nameserver 2 by mistake also drops broker 2 for 1 s."""
     with PlantedRun(root, scenario="mistake") as run:
         run.broker(1, "down", 5.0)
         run.fault(5.0, 16.0, case="freeze", targets=["broker-1"])
@@ -553,9 +561,9 @@ def test_living_broker_that_was_given_up_is_counted_and_a_silent_server_gives_up
 
 
 def late_inside_the_window(root: Path) -> None:
-    """Plant a late load: requests that are due in the first second of the fault are sent 807 ms late.
+    """Write a run in which requests are sent 807 ms late if they are due in the first second of the fault.
 
-    They wait because all simulated users of the load generator are busy.
+    These requests wait because all simulated users of the load generator are busy.
     """
     with PlantedRun(root, scenario="late") as run:
         run.fault(5.0, 12.0)
@@ -573,7 +581,7 @@ def test_lateness_inside_the_fault_window_is_told_and_how_many_waited_for_a_user
 
 
 def two_slots(root: Path) -> None:
-    """Plant two scenarios of one cluster: a broker dies in the first and stays dead in the second.
+    """Write two scenarios of one cluster: a broker dies in the first and stays dead in the second.
 
     Route lists that observers saw in the first scenario are still valid in the second.
     """
@@ -608,7 +616,7 @@ def test_what_was_true_in_one_slot_holds_on_in_the_next(gold: Gold) -> None:
 
 
 def messages_counted(root: Path) -> None:
-    """Plant 100 messages, some of which fail, get lost, arrive late or arrive twice.
+    """Write a run with 100 messages, some of which fail, get lost, arrive late or arrive twice.
 
     - One send fails. Two sends have an unknown outcome, and one of these two messages is delivered.
     - One message is sent successfully but never delivered (lost).
@@ -644,7 +652,7 @@ def test_messages_are_counted_as_failed_late_repeated_and_lost(gold: Gold) -> No
 
 
 def topics_came_to_be(root: Path) -> None:
-    """Plant two new topics: clients can use the first one, but not the second one.
+    """Write a run with two new topics: clients can use the first one, but not the second one.
 
     Both clients can send to the first topic after 0.6 s, and a message of the topic is read after 0.9 s. Only
     one of three brokers has this topic. The second client can never send to the second topic, and no message
@@ -694,7 +702,10 @@ def test_new_topic_is_of_use_when_the_last_client_can_send_and_the_group_reads(g
 
 
 def processes_counted(root: Path) -> None:
-    """Plant a server that is killed and started again. The new process's 0.9 s of CPU must count, too."""
+    """Write a run in which a server is killed and started again.
+
+    The 0.9 s of CPU that the new process uses must count, too.
+    """
     with PlantedRun(root, scenario="processes") as run:
         run.op("lookup", 1.0, 0.001)
         run.used("nameserver", 0, 0.1, 10.0)
@@ -741,7 +752,7 @@ def test_clients_are_told_apart_by_side_and_servers_by_whether_they_were_struck(
 
 
 def old_on_one_side(root: Path) -> None:
-    """Plant a partition from 5 to 10 s that cuts off side b. Topic t changes during the partition.
+    """Write a run in which a partition cuts off side b from 5 to 10 s. Topic t changes in this time.
 
     - Look-ups of side a return the new route at once. Look-ups of side b return it from 0.1 s after the end
       of the partition on.
@@ -820,7 +831,7 @@ def test_how_old_answers_are_is_told_by_fault_side_and_phase(gold: Gold) -> None
 
 
 def old_in_quiet_times(root: Path) -> None:
-    """Plant old answers: every fourth look-up gets a version that had been replaced 50 ms before."""
+    """Write a run in which every fourth look-up gets a version that had been replaced 50 ms before."""
     with PlantedRun(root, scenario="idle-300") as run:
         for version in range(2, 40):
             run.change("t", version, 0.5 * version - 0.001, 0.5 * version)
@@ -837,7 +848,7 @@ def test_share_of_old_answers_in_quiet_times_is_a_figure(gold: Gold) -> None:
 
 
 def files_replaced(root: Path) -> None:
-    """Plant a count of written bytes that decreases, because a server's file was replaced.
+    """Write a run in which a server's file is replaced, so the count of written bytes decreases.
 
     The number of bytes that this server has written is then unknown.
     """
@@ -855,9 +866,9 @@ def test_t3_bytes_are_unknown_where_a_file_was_replaced(gold: Gold) -> None:
 
 
 def server_started_again(root: Path) -> None:
-    """Plant a restart: a server is killed at 5 s and starts at 6 s. Its start uses 0.9 s of CPU until 11.9 s.
+    """Write a run in which a server is killed at 5 s and starts again at 6 s.
 
-    The other server uses 0.1 s of CPU per second.
+    The new process uses 0.9 s of CPU until 11.9 s. The other server uses 0.1 s of CPU per second.
     """
     with PlantedRun(root, scenario="nameserver-restarts") as run:
         run.fault(5.0, 12.0, case="one-empty", healed=5.9)
@@ -915,7 +926,7 @@ def test_void_attempts_of_a_comparison_stand_on_its_page_with_their_reasons(
 
 
 def few_and_many(root: Path) -> None:
-    """Plant two runs with the same faults; the second run has ten times as many operations."""
+    """Write two runs with the same faults; the second run has ten times as many operations."""
     for scenario, times in (("few", 1), ("many", 10)):
         with PlantedRun(root, scenario=scenario) as run:
             run.fault(5.0, 15.0, case="1-2", healed=10.0, targets=["nameserver-2"])

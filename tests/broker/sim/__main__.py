@@ -1,4 +1,4 @@
-"""Runs seeds of the store simulation: ``python -m tests.broker.sim FIRST LAST``."""
+"""Program that runs seeds of the store simulation: ``python -m tests.broker.sim FIRST LAST``."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def test_attributes_are_edited_by_sign() -> None:
 
 @pytest.mark.parametrize("edit", [",", "+message.type=FIFO,", "-x"])
 def test_long_text_of_attributes_is_refused_unread(edit: str) -> None:
-    edits = (edit * EDITS_LENGTH_MAX)[: EDITS_LENGTH_MAX + 1]
+    edits = (edit * (EDITS_LENGTH_MAX + 1))[: EDITS_LENGTH_MAX + 1]
     with pytest.raises(ValueError, match="attributes have 4097 characters, allowed are 4096"):
         edit_attributes(None, edits)
     assert edit_attributes(None, "," * EDITS_LENGTH_MAX) == {}

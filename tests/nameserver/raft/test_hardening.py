@@ -729,7 +729,7 @@ def _d8_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d9_off(patch: pytest.MonkeyPatch) -> None:
-    """A message of the raft library's own replication, in the library's format."""
+    """Switch off the repair of D9: a replaced leader believes that it still has contact with a majority."""
     patch.setattr(Engine, "in_contact", lambda engine: True)
 
 
@@ -816,14 +816,14 @@ def _d25_echo_off(patch: pytest.MonkeyPatch) -> None:
 
 
 class _Own(msgspec.Struct):
-    """Send and receive entries in the raft library's own format, but over our links."""
+    """A message of the raft library's own replication, in the library's format."""
 
     content: dict[str, Any]
     term: int = 0
 
 
 def _d26_off(patch: pytest.MonkeyPatch) -> None:
-    """Send and receive entries in the library's own format, but over our links."""
+    """Switch off the repair of D26: the raft library's own code replicates the entries, over our links."""
     stock = library.SyncObj
     ours, known = library._Port.send, (messages.encode, messages.decode)
     receive = Engine.take
@@ -856,7 +856,7 @@ def _d26_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d27_off(patch: pytest.MonkeyPatch) -> None:
-    """Append proposals even if they were made for an earlier term."""
+    """Switch off the repair of D27: append proposals even if they were made for an earlier term."""
     original = Engine.append
 
     def append(engine: Any, payload: bytes, *, term: int) -> int | None:
@@ -902,7 +902,7 @@ def _d35_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d36_off(patch: pytest.MonkeyPatch) -> None:
-    """Let a new configuration take effect only when its entry is committed."""
+    """Switch off the repair of D36: a new configuration takes effect only when its entry is committed."""
     original = Shared.adopt_configuration
 
     def adopt(shared: Any) -> None:

@@ -79,10 +79,12 @@ def test_reads_that_stay_away_are_not_waited_for_longer() -> None:
 
 
 def passes(barriers: Barriers, *, in_time: int, late: int) -> float:
-    """Let one barrier pass, which ``in_time`` reads use. Let ``late`` reads wait for the next barrier.
+    """Complete one barrier that serves ``in_time`` reads (a number).
+
+    At that time, ``late`` further reads (a number) already wait for the next barrier.
 
     Returns:
-        Maximum seconds for which the next barrier then waits for more reads.
+        The longest time in seconds that the next barrier then waits for more reads.
     """
     for _ in range(in_time):
         barriers.join()

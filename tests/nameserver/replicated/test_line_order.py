@@ -84,9 +84,9 @@ def test_registration_whose_time_is_over_before_its_turn_is_not_proposed(tmp_pat
             sent.send(registration(2, 3), over=STRANGER, within_s=0.0)
             await until(lambda: sent.not_begun == [STRANGER], "the late one is refused")
             assert not sent.answered
-            # No other request waits on the connection of the last registration. So without its deadline, the
-            # member could begin with this registration at once.
             await until(lambda: sent.answered == [BROKER], "the large one is applied")
+            # The next registration is the only request on its connection, so the member could begin it at
+            # once. The member refuses it only because the registration's deadline is already over.
             sent.send(registration(3, 3), over=OTHER, within_s=0.0)
             assert sent.not_begun == [STRANGER, OTHER]
             assert [name for name, _ in member.view(Freshness.STALE).names()] == ["b1"]
