@@ -1,4 +1,4 @@
-"""Comparison of the designs: each round runs all designs in random order. It can be interrupted and resumed."""
+"""Comparison of the designs: each round runs all designs in random order. It can be stopped and resumed."""
 
 from __future__ import annotations
 

@@ -583,8 +583,8 @@ class SenderOnce(Sender):
 class SimulatedBroker(Staying):
     """A broker that registers each period, and also when a change of one of its topics is due.
 
-    A registration does not wait for the answer to an earlier one. So a nameserver that does not answer does
-    not delay the broker's registrations with other nameservers.
+    A registration does not wait for the answer to an earlier one. So a silent nameserver does not delay the
+    broker's registrations with other nameservers.
     """
 
     op = "announce"

@@ -3,8 +3,8 @@
     python3 -I bench/interpreter.py            print the path of the python3.11 that the Makefile uses
     python3 -I bench/interpreter.py --about    print path, version, compiler and build of this Python as JSON
 
-The file runs under any Python 3 and needs the standard library only: the Makefile runs it before it creates
-an environment.
+The file runs under any Python 3 and needs the standard library only: the Makefile runs this file to choose a
+Python, before an environment exists.
 """
 
 from __future__ import annotations

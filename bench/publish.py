@@ -1,4 +1,4 @@
-"""Publication of a finished measurement: the page, and the raw data from which anybody can make the page again.
+"""Publication of a finished measurement: the page, and the raw data from which anybody can make it again.
 
     python -m routekeeper.bench.publish RESULT TO
     python -m routekeeper.bench.publish --again PUBLISHED

@@ -8,9 +8,9 @@ Layout, Hive style, so that Spark turns the path into columns::
         anything else              logs, data directories: ignored by the report
     OUT/void/...the same path.../attempt=1/
 
-A round ("block" in paths and code) has one run of every design ("arm") with the same seed, hence with the
-same load and faults. One cluster makes the runs of several scenarios of one round and design, one after the
-other. Such runs have the same ``session``.
+A round ("block" in paths and code) has one run of every design ("arm"). All runs of a round have the same
+seed, and so the same load and faults. One cluster makes the runs of several scenarios of one round and
+design, one after the other. These runs have the same ``session``.
 
 The manifest is written when the run is over. The report does not use a folder without a manifest, or with a
 manifest without ``ended_ns``.

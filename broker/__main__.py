@@ -207,7 +207,7 @@ def _bind_unnamed(arguments: argparse.Namespace, file: Mapping[str, str]) -> boo
 
 
 def _file(name: str | None) -> dict[str, str]:
-    """Return the settings in the file of ``-c``; no settings without ``-c``.
+    """Return the settings in the file of ``-c``; an empty dict if there is no ``-c``.
 
     Raises:
         SettingError: If the file cannot be read.

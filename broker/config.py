@@ -99,7 +99,7 @@ class BrokerConfig:
     - ``acl_file``, ``admin_networks``, ``namesrv_acl_file``;
     - ``log_level`` and ``log_format``, the settings of the program's log;
     - ``timer_divisor``, which divides the registration period and also the documented bounds of that period.
-      A benchmark can thereby shorten all timers by the same factor, in both modes of the nameserver.
+      With it, a benchmark can shorten all timers by the same factor, in both modes of the nameserver.
     """
 
     broker_name: str = _setting("brokerName", "DEFAULT_BROKER")

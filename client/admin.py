@@ -126,7 +126,7 @@ class Admin:
         return self._directory.tell_each(RemotingCommand.request(RequestCode.PUT_KV_CONFIG, fields.to_ext()))
 
     def kv_delete(self, namespace: str, key: str) -> Operation[tuple[EachAnswer, ...]]:
-        """Remove a key of the KV config at each nameserver; a key that does not exist is no error."""
+        """Remove a key of the KV config at each nameserver; it is no error if the key is missing."""
         fields = DeleteKvFields(namespace=namespace, key=key)
         return self._directory.tell_each(
             RemotingCommand.request(RequestCode.DELETE_KV_CONFIG, fields.to_ext())

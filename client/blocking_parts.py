@@ -182,8 +182,9 @@ class Producer:
         future ends, a thread of the client calls ``on_delivery(error, result)``, with None for one of the two
         arguments.
 
-        ``on_delivery`` may call this method, for example to send the message again. Such a call never waits,
-        because buffer space becomes free only after ``on_delivery`` has returned.
+        ``on_delivery`` may call this method, for example to send the message again. A call from
+        ``on_delivery`` never waits, because buffer space becomes free only after ``on_delivery`` has
+        returned.
 
         Raises:
             InvalidArgument: If the message cannot be sent in a batch; it was not added.

@@ -15,8 +15,8 @@ _stderr: Final = logging.NullHandler()
 def guard_loggers() -> None:
     """Write exceptions of log handlers and filters to stderr, so that they do not reach the code that logs.
 
-    Such an exception would end the operation that logs, for example a consumer's loop. This function changes
-    only loggers that exist already.
+    An exception of a log handler would end the operation that logs, for example a consumer's loop. This
+    function changes only loggers that exist already.
     """
     for name, logger in tuple(logging.root.manager.loggerDict.items()):
         if name.startswith(_GUARDED) and isinstance(logger, logging.Logger) and "handle" not in vars(logger):

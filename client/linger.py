@@ -255,7 +255,7 @@ class LingerCore:
     def close(self) -> Operation[None]:
         """Send the messages of :meth:`put` within ``send_timeout_s`` + ``shutdown_s`` seconds.
 
-        A message whose sending has not begun by then is reported as not applied. A warning says how many
+        Messages that still wait after this time are reported as not applied. A warning says how many
         messages were not sent. If the caller of this operation is cancelled, the next call continues the
         work.
         """

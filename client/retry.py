@@ -133,8 +133,8 @@ def merge_outcomes(tries: Sequence[Outcome]) -> Outcome:
 def tries_next_nameserver(code: int, remark: str | None) -> bool:
     """Return True if a read with this answer may get a better answer from another nameserver.
 
-    Such answers come from raft members that know no leader, 5.x nameservers that are starting, and overloaded
-    nameservers.
+    These answers come from raft members that know no leader, 5.x nameservers that are starting, and
+    overloaded nameservers.
     """
     if code == ResponseCode.SYSTEM_BUSY:
         return True

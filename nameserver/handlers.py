@@ -1,7 +1,7 @@
 """Answers of a nameserver, as a pure function of the table, the request and the settings.
 
-:func:`decide` returns an answer, or an action that must come before the answer. Such an action is a command
-for the table, a renewal of a lease, or a change of settings. This function knows neither the mode nor the
+:func:`decide` returns an answer, or an action that must come before the answer. The action is a command
+for the table, a renewal of a lease, or a change of settings. The function knows neither the mode nor the
 connections. :func:`answer_for` turns a command's result into the answer.
 
 The rules come from DefaultRequestProcessor and ClientRequestProcessor of RocketMQ 4.9 and 5.3. A comment

@@ -1,6 +1,6 @@
 """Evidence about brokers: when this process last saw each one, and which of their connections closed.
 
-Both modes use this small state machine. It does not decide about evictions. In independent mode, the
+Both modes use this module. It does not decide about evictions. In independent mode, the
 nameserver decides by this process's evidence alone. In raft mode, each member reports its evidence to the
 leader, and the leader decides by the evidence of all members.
 
@@ -17,7 +17,7 @@ Rules:
     - An unregistration over the owner is evidence that the broker is gone.
     - A registration is a late copy if its data version is older than the data version in the broker's
       record (:meth:`DataVersion.contained_in`). But a broker's data version goes back if its store was
-      restored from a backup. Such a broker repeats the older version: see :meth:`Liveness.is_late`.
+      restored from a backup. The broker then repeats the older version: see :meth:`Liveness.is_late`.
 
 This module has its own clock, in seconds. Only :meth:`Liveness.advance` moves the clock, by at most
 :data:`CLOCK_STEP_MAX_S` at each call. So when a paused process continues, the leases do not all expire at
@@ -319,8 +319,8 @@ class Liveness:
     def removed(self, broker: BrokerKey) -> None:
         """Record that a broker's record was removed. Earlier messages must not count for the next record.
 
-        Connections and evidence of closed connections are kept. Such evidence names a revision of the removed
-        record, so it does not count against the next record.
+        Connections and evidence of closed connections are kept. This evidence names a revision of the removed
+        record, so the evidence does not count against the next record.
         """
         self._contained.pop(broker, None)
         contact = self._contacts.get(broker)
@@ -407,8 +407,8 @@ class Liveness:
     def _add_spare(self, origin: ConnectionId, broker: BrokerKey) -> None:
         """Add a pair to ``_spare`` if its connection is open. Above the bound, forget the oldest pair.
 
-        Other members then assume that this process closed the forgotten pair's connection. Such a close is
-        no evidence that the broker is gone.
+        Other members then assume that this process closed the forgotten pair's connection. A close by this
+        process is no evidence that the broker is gone.
         """
         if broker not in self._registered_over.get(origin, ()):
             return

@@ -103,7 +103,7 @@ class Ending:
     """Classifier of ending signals: first signal, repeat of it, or order to end at once. Does no I/O.
 
     Attributes:
-        code: Exit code of an orderly shutdown. It is 129 after SIGHUP, as in a shell. A supervisor can thus
+        code: Exit code of an orderly shutdown. It is 129 after SIGHUP, as in a shell. So a supervisor can
             tell a closed terminal from a requested stop.
     """
 

@@ -1,6 +1,6 @@
 """Work that is divided into steps, so that the caller can do other work between two steps.
 
-Such work is a generator: it yields None after each step, and it returns the result. The generator does not
+The work is a generator: it yields None after each step, and it returns the result. The generator does not
 watch the time. Its caller decides how many steps to run before it does other work.
 """
 

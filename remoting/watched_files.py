@@ -53,7 +53,7 @@ class WatchedFiles(Generic[T]):
         self._read, self._take, self._each = read, take, each
         # Compute this before the files are read, so that a change during the reading is detected later.
         self._taken = signature(self.paths)
-        self._refused: tuple[Signature, str] | None = None
+        self._refused: tuple[Signature | None, str] | None = None
         self._thread = DiskThreads(what)
         self._looking = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
@@ -89,15 +89,17 @@ class WatchedFiles(Generic[T]):
 
     async def _look(self) -> str:
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._thread, signature, self.paths)
-        if found == self._taken:
-            return "unchanged"
-        # Read again, even after a refusal: an operator replaces files one after another. A certificate and a
-        # key that do not match now may soon match.
+        found: Signature | None = None
         try:
+            found = await loop.run_in_executor(self._thread, signature, self.paths)
+            if found == self._taken:
+                return "unchanged"
+            # Read again, even after a refusal: an operator replaces files one after another. A certificate
+            # and a key that do not match now may soon match.
             value = await loop.run_in_executor(self._thread, self._read)
             self._take(value)
-        except Exception as error:  # a defect in ``read`` or ``take`` must not end a working server
+        # A defect in ``read`` or ``take``, or a thread that cannot start, must not end a working server.
+        except Exception as error:
             reason = str(error) or repr(error)
             if self._refused != (found, reason):
                 self._refused = found, reason

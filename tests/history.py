@@ -2,8 +2,8 @@
 
 A history is a set of :class:`Call`. The instants of the calls give their order; the position in the list
 means nothing. All callers take the instants from one clock, in any unit. A recorder gives a call the outcome
-``failed`` only if the call certainly had no effect and never will have one. A request that was sent but not
-answered has the outcome ``unknown``.
+``failed`` only if it is certain that the call had no effect, and that a late effect is impossible. A request
+that was sent but not answered has the outcome ``unknown``.
 """
 
 from __future__ import annotations

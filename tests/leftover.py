@@ -1,4 +1,6 @@
-"""Program that runs two commands at once: the second one gets only the processor time that the first one leaves idle.
+"""Program that runs two commands at once.
+
+The second command gets only the processor time that the first one leaves idle.
 
 ``python -m tests.leftover "COMMAND" "OTHER"`` prints the output of OTHER after both have ended. OTHER may run
 beside measurements: every other process runs before it (SCHED_IDLE). On a system without SCHED_IDLE the

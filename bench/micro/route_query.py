@@ -68,7 +68,11 @@ JVM_FLAGS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The topics that queries ask for, and the dialects of the queries."""
+    """The topics that queries ask for, and the forms of the queries.
+
+    Attributes:
+        mixed: True if the connections use different forms, see :class:`routekeeper.bench.micro.load.Plan`.
+    """
 
     name: str
     topics: tuple[str, ...]

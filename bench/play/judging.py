@@ -9,7 +9,8 @@ no end. An answer lists brokers of a topic. It is judged for each broker that ha
 - A broker is *there* if it ran, and both directions were open, from the query to the answer. An answer that
   lists such a broker is right. An answer that omits the broker is ``stale`` or ``wrong``. It is ``stale`` if
   the server has not listed the broker since the broker returned or made the topic: the server does not know
-  yet. It is ``wrong`` if the server has listed the broker since then: the server knew it and dropped it.
+  yet. It is ``wrong`` if the server has listed the broker since then: the server knew the broker, and dropped
+  the broker.
 - In all other cases the broker's state changed between query and answer, and the answer is not judged for
   this broker. If the answer is neither ``wrong`` nor ``stale`` for another broker, it is ``uncounted``.
 

@@ -1,4 +1,4 @@
-"""Program that makes the report of run folders: ``python -m routekeeper.bench.report RUNS... [--out DIR]``."""
+"""Program that makes a report of run folders: ``python -m routekeeper.bench.report RUNS... [--out DIR]``."""
 
 from routekeeper.remoting.interrupt import end_quietly_when_interrupted
 

@@ -142,7 +142,8 @@ class Row:
     def is_endless(self) -> bool:
         """Return True if any design has an infinite value in any round.
 
-        Such a row is always visible; the page folds away other rows whose designs do not differ.
+        A row with an infinite value is always visible. The page folds away other rows whose designs do not
+        differ.
         """
         return any(each.endless for each in self.arms.values())
 

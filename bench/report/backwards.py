@@ -2,8 +2,8 @@
 
 Each function makes a DataFrame from DataFrames with Spark's built-in expressions, and has no other effect.
 
-A design whose reads never lose an acknowledged change gives no such answers. The harness's log shows the true
-states. An answer is counted only if the log leaves no doubt. There are two kinds:
+A design gives no such answers if its reads always show all acknowledged changes. The harness's log shows the
+true states. An answer is counted only if the log leaves no doubt. There are two kinds:
 
 - An answer has an older version. Version A of a topic is older than version B if the topic's broker sent A
   for the last time before it sent B for the first time. Only versions sent before the answer was read count.

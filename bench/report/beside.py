@@ -1,6 +1,6 @@
 """Facts that the page shows with a headline measure, because the measure's name alone would mislead.
 
-A fact is true only for the runs of the page. The page shows it wherever it names the measure.
+A fact is true only for the runs of the page. The page shows the fact wherever the page names the measure.
 """
 
 from collections.abc import Sequence

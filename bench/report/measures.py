@@ -398,7 +398,7 @@ round, the time is no result."""
 def set_by_plan(gold: Gold, found: Values) -> set[tuple[Place, str]]:
     """Return the :class:`Place` and design of all times that only show a length that the plan sets.
 
-    Such a time differs from one of these lengths by at most 5 %, in all rounds:
+    A time only shows a planned length if it differs from one of these lengths by at most 5 %, in all rounds:
 
     - the length of the fault, if the fault ends
     - the length of the scenario

@@ -310,8 +310,8 @@ def recoveries(requests: DataFrame) -> DataFrame:
 
     - It failed, or its answer was wrong.
     - The client waited longer than ``WAITED_NS`` for the answer.
-    - The answer is stale by more than ``WAITED_NS``. Such an answer is no better than a new route after a
-      wait.
+    - The answer is stale by more than ``WAITED_NS``. For the client, this is no better than to wait
+      so long for the new route.
 
     To find the end of the recovery, take the instant at which the last disturbed request was due. The
     recovery ends with the first right answer that came at or after this instant. For requests to a single

@@ -148,7 +148,7 @@ def left_out(spans: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def back(spans: DataFrame, runs: DataFrame) -> DataFrame:
-    """Compute the time from a broker's return until each observer listed the broker again.
+    """Compute how long after a broker's return each observer listed the broker for the first time.
 
     In:  :func:`shown`; ``RUNS``.
     Out: one row per (run, fault, observer, index) that did not list the broker when it came back. back_ns
@@ -190,7 +190,7 @@ def _first_listed(spans: DataFrame) -> DataFrame:
     """Return one row per (run, topic, broker): listed_ns long, when an observer first listed the broker.
 
     The callers need this instant to exclude topics that were created after a fault, or in the next scenario.
-    Such a topic did not lack the broker during the fault.
+    A topic that did not exist during the fault did not lack the broker at that time.
     """
     return (
         spans.select("run", "topic", "since_ns", F.explode("brokers").alias("broker"))

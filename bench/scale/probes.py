@@ -123,8 +123,8 @@ class Shown:
 
     Attributes:
         acked: Time of each acknowledgement.
-        seen: Maps a server to the time at which it showed the change; a server that did not show it in time
-            is absent.
+        seen: Maps a server to the time at which the server showed the change. Servers that did not show the
+            change in time are absent.
     """
 
     acked: list[float] = field(default_factory=list)

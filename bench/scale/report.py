@@ -183,9 +183,9 @@ LIMITS: Final = (
     "part number, after 200.",
     "Raft mode and ZooKeeper answer from their disks after a restart. So they are right before brokers "
     "are back, and they also list a broker that died meanwhile.",
-    "ZooKeeper's read-only mode was off: without a majority its servers answer nothing. Raft mode ran with its "
-    "default freshness of reads: without a majority its servers refuse queries, too. With routeFreshness=stale "
-    "every server that is left would answer.",
+    "ZooKeeper's read-only mode was off: without a majority its servers answer nothing. Raft mode ran with "
+    "its default freshness of reads: without a majority its servers refuse queries, too. With "
+    "routeFreshness=stale every server that is left would answer.",
     "Only links between servers were delayed. Each broker and client was next to each server, so "
     "independent mode shows no effect of the distance: there, a broker that is far from a server waits "
     "one round trip for that server. At 0 ms the proxy was still in the way.",

@@ -26,7 +26,9 @@ UNORDERLY: Final = 70
 
 
 def end_at_signals(stop: asyncio.Event, reload: Callable[[], None]) -> Ending:
-    """Set ``stop`` when a signal asks the process to end; if it hangs, end it by force after END_S seconds.
+    """Set ``stop`` when a signal asks the process to end.
+
+    If the process hangs, end the process by force after END_S seconds.
 
     A separate thread waits for signals, because the event loop notices no signal while it waits for the disk.
     Call this function in the loop's thread before any other thread starts.

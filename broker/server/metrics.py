@@ -102,7 +102,7 @@ class Samples(Collector):
         self._counts: Counter[str] = Counter()
 
     def add_one_of_many(self, name: str, value: float, labels: Mapping[str, str]) -> None:
-        """Add a sample whose labels clients choose. Keep it only while it is one of the greatest."""
+        """Add a sample whose labels clients choose. Keep only the greatest samples of a name."""
         self._counts[name] += 1
         _keep_greatest(self._many.setdefault(name, []), (value, -self._counts[name], labels), SERIES_MAX)
 

@@ -239,7 +239,7 @@ class Registrar:
         self._client.disconnect(addr)
 
     async def _has_own_table(self, addr: str, others: tuple[str, ...]) -> bool:
-        """Return True if a nameserver surely shares its table with no other nameserver in the list."""
+        """Return True if a nameserver surely has a table that no other nameserver in the list shares."""
         if not others:
             return True
         own, *found = await asyncio.gather(*map(numeric_addresses, (addr, *others)))
@@ -256,7 +256,8 @@ class Registrar:
     async def register_all(self, trigger: Trigger) -> None:
         """Send all topics to every nameserver.
 
-        Skip a periodic registration if no nameserver needs the topics, unless ``forceRegister`` is set.
+        A periodic registration is skipped if every nameserver already has the topics and ``forceRegister`` is
+        off.
         """
         state = self._state
         if asks_first(trigger, force_register=state.config.force_register):
@@ -324,7 +325,10 @@ class Registrar:
         content = registration_body(topics, version, broker_permission=config.broker_permission)
         wanted = config.compressed_register
         if len(topics) > _INLINE_TOPICS_MAX:
-            body, compressed = await asyncio.to_thread(encode_fitting, content, compressed=wanted)
+            try:
+                body, compressed = await asyncio.to_thread(encode_fitting, content, compressed=wanted)
+            except RuntimeError:  # no thread can be started: the event loop waits for the encoding instead
+                body, compressed = encode_fitting(content, compressed=wanted)
         else:
             body, compressed = encode_fitting(content, compressed=wanted)
         fields = RegisterBrokerFields(

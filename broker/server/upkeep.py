@@ -40,8 +40,8 @@ _WATCH_S: Final = 1.0
 #: Pause in seconds after the disk has failed, before the same work is tried again.
 _RETRY_S: Final = 1.0
 #: Longest wait for the disk at the end of the process, in seconds. The process may wait twice: for running
-#: work and the tables, and then for the store. If it gives up, it loses only data that a killed process would
-#: also lose.
+#: work and the tables, and then for the store. If the process then ends without the disk, it loses only data
+#: that a killed process would also lose.
 CLOSE_S: Final = 5.0
 
 

@@ -18,7 +18,7 @@ from routekeeper.remoting.route import DataVersion
 
 logger = logging.getLogger(__name__)
 
-#: Largest number of queues of a retry topic. Some code loops over all queues of a topic, hence the bound.
+#: Largest number of queues of a retry topic. The bound limits the time of loops over all queues.
 RETRY_QUEUE_NUMS_MAX: Final = 1024
 #: Groups that exist in every broker. Source: SubscriptionGroupManager.init.
 PREDEFINED: Final = (

@@ -171,8 +171,8 @@ class BrokerState:
         full: Kinds of table entries (``topics``, ``groups`` and so on) that have reached their largest
             number; the broker logs this once for each kind.
         topics_promised, groups_promised: Number of topics and of groups that running requests still have to
-            create. Such a request contains a list of topics or groups. Checks of the largest numbers count
-            these topics and groups as if they existed.
+            create. Each of these requests contains a list of topics or groups. Checks of the largest numbers
+            count these topics and groups as if they existed.
         unsaved_topics: Topics created or changed since the table was last written, each with the counter of
             the data version that contains the change.
     """

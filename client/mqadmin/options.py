@@ -218,8 +218,8 @@ def parse(command: Command, argv: Sequence[str]) -> Arguments:
 
     Raises:
         UsageError: If an option is unknown or lacks its value, if a required option is missing, or if two
-            options of one group are given. Also if a word belongs to no option, unless the subcommand only
-            reads. Such a word may be a mistake, and a mistake must change nothing.
+            options of one group are given. Also if a word belongs to no option and the subcommand can
+            change something: the word may be a mistake, and a mistake must change nothing.
     """
     by_name: dict[str, Option] = {}
     for option in command.all_options:

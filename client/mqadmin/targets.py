@@ -25,7 +25,7 @@ CLUSTER: Final = Option(
     long="cluster",
     description="Cluster name or lmq parent topic, lmq is used to find the route.",
 )
-#: Prefix of the names of light message queues. Such a queue has no route of its own. Source:
+#: Prefix of the names of light message queues. A light message queue has no route of its own. Source:
 #: MixAll.LMQ_PREFIX.
 _LMQ_PREFIX: Final = "%LMQ%"
 

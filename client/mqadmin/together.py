@@ -30,8 +30,8 @@ def ask_together(
     Args:
         places: Addresses of brokers, or client ids. They are the keys of both dicts in the result.
         ask: Operation that asks one broker or client, within the given number of seconds.
-        within_s: Time limit in seconds for all requests together. Requests that have not begun by then are
-            not sent.
+        within_s: Time limit in seconds for all requests together. Requests that still wait after
+            this time are not sent.
     """
     order = list(dict.fromkeys(places))
     found: dict[str, T] = {}

@@ -78,7 +78,7 @@ class KeptFile:
         """Wait until all changes so far are written. Return None, or the reason why a write failed."""
         needed = self._changes
         while self._kept < needed:
-            # Shield the write: other callers wait for it too, so a cancelled request must not stop it.
+            # Shield the write: other callers may wait, too, so a cancelled request must not stop the write.
             failure = await asyncio.shield(self._writing or self._begin())
             if failure is not None:
                 return f"in force, but not kept in a file: {failure}; tried again every {RETRY_S:g} s"

@@ -55,5 +55,5 @@ def note_change(history: History, command: Command, applied: Applied) -> None:
 
 
 def note_late_unregister(broker: BrokerKey, origin: ConnectionId) -> None:
-    """Log an unregistration from a broker's former process. Such a request changes nothing."""
+    """Log that an unregistration from a broker's former process changes nothing."""
     logger.info("late unregistration ignored broker=%s connection=%s", broker, origin)

@@ -4,7 +4,7 @@ Messages travel over the members' authenticated links, in order on each link. A 
 version, followed by positional msgpack. A later version of this program may change messages in two ways:
 
 - It may append fields with defaults; older members ignore these fields.
-- It may add a message that older members do not understand. Such a message has a newer format, and is sent
+- It may add a message that older members do not understand. The message then has a newer format, and is sent
   only to members that know the format (rule 7). Each member states the format that it knows in its reports,
   and the leader states its format in its acknowledgements.
 

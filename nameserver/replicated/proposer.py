@@ -249,7 +249,7 @@ class Proposer(Component):
         try:
             # This process's table may be out of date. The command then has the outcome Moved, and the
             # registration is decided again. As soon as every member understands differences from the table
-            # (:class:`Update`), nearly all registrations become such a difference.
+            # (:class:`Update`), nearly all registrations become differences.
             decision = yield from decide_received(
                 self._table,
                 self._liveness,
@@ -546,7 +546,7 @@ class Proposer(Component):
     def _give_up(self, pending: PendingProposal) -> None:
         """End a proposal that has no outcome in time.
 
-        The outcome is "not applied" if no log can hold the proposal, else unknown.
+        The outcome is "not applied" if the proposal cannot be in any log, else unknown.
         """
         why = self._reader.why_not()
         outcome: ConsistencyError = NoQuorum(f"not applied: {why}")

@@ -226,8 +226,8 @@ def _fenced(store: RouteStore, command: RegisterBroker) -> Steps[Verdict]:
 def _is_fenced(store: RouteStore, command: RegisterBroker, name: NameEntry | None) -> bool:
     """Return True if another address holds the broker id with a greater state version (RocketMQ 5.x).
 
-    Such a registration adds nothing to the table. If the registering broker has a record, this record is
-    removed.
+    In this case the registration adds nothing to the table. If the registering broker has a record, this
+    record is removed.
     """
     if name is None:
         return False

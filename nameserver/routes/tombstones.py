@@ -46,7 +46,7 @@ class Tombstones:
         }
         self.floor = floor
         # For each revision: the sum of the hashes (marks) of the entries that it removed, times the revision.
-        # When the floor rises, the sums of forgotten removals are dropped. Without these sums, all other
+        # When ``floor`` rises, the sums of forgotten removals are dropped. Without these sums, all other
         # removals would have to be hashed again, which would take 40 ms in one step.
         self._marks_at: dict[int, int] = {}
         for kind, removals in self.by_kind.items():

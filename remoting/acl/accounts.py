@@ -69,8 +69,8 @@ class Account:
     """One account.
 
     Attributes:
-        white: Addresses from which a request needs no signature. Such a request may do everything if it
-            names the account.
+        white: Addresses from which a request needs no signature. A request from one of these addresses may do
+            everything if the request names the account.
         perms: Permissions by name of topic or group, see :func:`group_resource`.
         topic_perms, group_perms: The same permissions, spelled as in the file.
     """

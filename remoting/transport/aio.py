@@ -326,7 +326,7 @@ class _Connection(asyncio.Protocol):
     in one iteration of the loop, and nothing is read from the connection while more of them wait.
 
     Attributes:
-        moved_at: Loop time of the last traffic, from which ``idle_s`` counts. Such traffic is a request that
+        moved_at: Loop time of the last traffic, from which ``idle_s`` counts. Traffic is a request that
             was sent, an answer that a request waited for, or a peer's request that has a handler.
         served: Number of the peer's requests whose answers come later.
     """

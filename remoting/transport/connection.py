@@ -96,9 +96,9 @@ class Server(Protocol):
         """Record that a connection is closed.
 
         Args:
-            by_us: True if this server closed it at shutdown, because of too many unread or unanswered bytes,
-                or because a handler asked for it. False if the peer closed it, or after an error, bad bytes
-                or idle time.
+            by_us: True if this server closed the connection at shutdown, because of too many unread or
+                unanswered bytes, or because a handler requested the close. False if the peer closed the
+                connection, or after an error, bad bytes or idle time.
         """
 
     def park(self, connection: Connection, number: int) -> None: ...

@@ -56,7 +56,7 @@ class ServerStats:
             so other codes would let this counter grow without limit.
         requests_unknown: Number of requests with other codes.
         answers: Number of answers by code, for the codes that RouteKeeper's programs send.
-        answers_other: Number of answers with other codes. Such a code comes from a client to which a request
+        answers_other: Number of answers with other codes. These codes come from clients to which a request
             was forwarded.
         times: Durations by group of requests, in seconds. A duration begins when the request arrives, or when
             the request begins to wait for its turn. It ends with the answer.

@@ -2,8 +2,8 @@
 
 Hooks run on the server's event loop, and no code can interrupt a hook that takes too long. Therefore their
 time is measured. A call above :data:`CALL_MAX_S` is counted and logged. All hooks together may use
-:data:`SHARE` of the loop's time; when they have used more, requests are refused with code 2. Thus no request
-is served without the hooks, and the loop still has time for leases and elections.
+:data:`SHARE` of the loop's time; when they have used more, requests are refused with code 2. So the hooks
+see every request that is served, and the loop still has time for leases and elections.
 """
 
 from __future__ import annotations

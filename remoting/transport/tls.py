@@ -167,7 +167,7 @@ class Pipe:
         return self._outgoing.read()
 
     def certificate(self) -> Mapping[str, Any]:
-        """Return the other end's certificate; empty if it has sent none or the context does not check it."""
+        """Return the peer's certificate; empty if the peer sent none, or if certificates are not checked."""
         return self._tls.getpeercert() or {}
 
     def open(self, data: bytes) -> bytes | None:

@@ -21,7 +21,7 @@ class Tool:
     """Apache's mqadmin of one release against one deployment.
 
     Tests wipe the write permission at the broker ``wiped``, and create topics at the broker ``grown``. These
-    must be different brokers: a broker that gets a new topic registers again and thereby undoes
+    must be different brokers: a broker that gets a new topic registers again, and this undoes
     ``wipeWritePerm``.
     """
 

@@ -383,7 +383,8 @@ def test_lists_are_there_at_each_broker(clusters: Clusters, fleet: Fleet) -> Non
             assert {groups[f"listed-{whose}-{n}"]["retryMaxTimes"] for n in range(5)} == {3}
 
 
-#: Words that differ on purpose: our tool prints an export, whereas Apache's tool writes it to a file in /tmp.
+#: Words that differ on purpose: our tool prints an export, but Apache's tool writes the export to a file in
+#: /tmp.
 _REWORDED: Final = re.compile(r"json path \| default.*")
 
 

@@ -424,7 +424,7 @@ LivenessMachine.TestCase.settings = settings(max_examples=60, stateful_step_coun
 TestLivenessMachine = pytest.mark.slow(LivenessMachine.TestCase)
 
 
-# Late copies of registrations. Such a copy has an older data version than the broker's record.
+# Late copies of registrations. A late copy has an older data version than the broker's record.
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,26 @@ def test_paths_that_a_new_content_names_are_watched(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_thread_that_cannot_start_ends_no_watch(
+    number: Number, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def run() -> None:
+        monkeypatch.setattr(watched_files, "CHECK_S", 0.001)
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            number.files.watch()
+            await until(lambda: "can't start new thread" in caplog.text, "the refusal is logged")
+            replace(number.path, "2")
+        await until(lambda: number.taken == [2], "the file is read after a thread can start")
+        number.files.close()
+
+    asyncio.run(run())
+    assert caplog.text.count("can't start new thread") == 1
+
+
 def test_a_watched_file_is_taken_without_being_asked(number: Number, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watched_files, "CHECK_S", 0.01)
 

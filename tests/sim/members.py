@@ -116,8 +116,9 @@ class Watched(Replicated):
     def waits_to_be_added(self) -> bool:
         """Return True if this member waits until a leader adds it to the group.
 
-        Such a member never took part in the group. Or its disk was emptied, and since then it has received no
-        change of members. It ignores a message that says that it was removed, see ``Membership.on_removed``.
+        This is the case if the member never took part in the group. It is also the case if the member's disk
+        was emptied, and since then the member has received no change of members. A member that waits ignores
+        the message "you were removed", see ``Membership.on_removed``.
         """
         if not self._member.started or self._member.engine.shared.empty:
             return True

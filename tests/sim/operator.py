@@ -170,8 +170,9 @@ class Operator:
             return
         if change.newcomer is not None and change.newcomer.removed:
             # The leader failed before it committed the addition. The next leader believed that the new member
-            # was a former member that had missed its own removal. So it told the new member that it was
-            # removed. Such a member refuses to start and asks for an empty disk.
+            # was a former member that had missed its own removal. So the next leader told the new
+            # member: "you were removed". After this message, a member refuses to start and asks for an empty
+            # disk.
             world.truth.count["newcomers begun anew"] += 1
             change.newcomer.begin_anew()
         leader = world.leader()

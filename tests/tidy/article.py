@@ -1,4 +1,6 @@
-"""Program that writes docs/why-not-zookeeper.md in both languages, from templates and the published run's figures.
+"""Program that writes docs/why-not-zookeeper.md in both languages.
+
+It uses templates, and the figures of the published run.
 
     python -m tests.tidy.article
 

@@ -187,7 +187,7 @@ class Membership(EnginePart):
 
         - A leader of an older term sent it: that leader may not know that this member was added again.
         - This member is empty, or does not belong to the cluster. For example, the leader failed before it
-          committed the addition of this member. Such a member waits to be added again.
+          committed the addition of this member. Then this member waits until a leader adds it again.
 
         A member belongs to the cluster if the newest committed configuration in its log names it. If its log
         has no committed configuration, the cluster still has its first members. In this case a member belongs

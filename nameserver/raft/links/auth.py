@@ -87,8 +87,8 @@ class Credentials:
 
     Attributes:
         members: Members that this member knows. An unknown member of the same cluster may connect, too: the
-            cluster may have added that member while this member was away, or removed it while it was away
-            itself.
+            cluster may have added that member while this member was away. Or the cluster may have removed
+            that member while that member was away.
         open: True if this member is empty: this member belongs to no cluster yet, and ``cluster`` is the name
             of the cluster that it would found.
         other_secrets: Secrets that dialling members may also use, while operators change the secret.

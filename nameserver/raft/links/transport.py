@@ -54,8 +54,8 @@ STRANGERS_PER_SECOND: Final = 20
 #: cannot block other hosts.
 STRANGERS_PER_SECOND_OVERALL: Final = 50
 #: Largest number of links to peers that claim the same cluster but are not in this member's configuration.
-#: Such a peer may have been added or removed while this member was away. The bound is needed because any
-#: program on loopback can claim to be such a peer, if there is no secret.
+#: The cluster may have added or removed these peers while this member was away. The bound is needed because
+#: any program on loopback can claim to be a peer of the cluster, if there is no secret.
 OUTSIDERS_MAX: Final = 16
 #: Seconds from a failed dial to the next one: the first value doubles with each failure, up to the second.
 RETRY_S: Final = (0.05, 0.5)

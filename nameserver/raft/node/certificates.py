@@ -1,4 +1,4 @@
-"""This member's certificate: a warning before it expires, and a new reading of its files after a change."""
+"""This member's certificate: the warning before its expiry, and the reload of changed certificate files."""
 
 from __future__ import annotations
 

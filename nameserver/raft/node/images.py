@@ -64,8 +64,8 @@ class ImageFiles:
         self.thread = DiskThreads("raft images")
         # The snapshot under durability ``memory``: index, term, configuration, data.
         self._in_memory: tuple[int, int, bytes, bytes | bytearray] | None = None
-        # Blocks by snapshot index and block number. A block is empty while it is being read, and None if it
-        # could not be read or its snapshot was deleted.
+        # Blocks by snapshot index and block number. A block is empty while a thread reads the block. A
+        # block is None if reading failed, or if the block's snapshot was deleted.
         self._blocks: dict[tuple[int, int], bytes | None] = {}
         # Index of the last snapshot that was logged as unreadable; each unreadable snapshot is logged once.
         self._unreadable = 0

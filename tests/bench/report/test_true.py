@@ -339,8 +339,8 @@ def test_a_time_of_0_is_better_only_if_the_time_that_it_may_hide_is_too(
 ) -> None:
     """Check recoveries that the report counts as 0 s because they took less than 0.25 s.
 
-    Such a recovery may have taken up to 0.25 s. So the page must call a design faster only if this is true
-    with 0.25 s, too.
+    Each of these recoveries may have taken up to 0.25 s. So the page must call a design faster only if this
+    is true with 0.25 s, too.
     """
     values = values_of(AGAIN_S, raft=[0.0] * rounds, zookeeper=[zookeeper] * rounds)
     line = a_line("leader-fails", "kill", "announce_again_s", 0.25, "raft", "zookeeper")

@@ -95,7 +95,7 @@ def test_members_at_neighbouring_steps_of_a_change_link(dialler: bytes, acceptor
 def test_a_file_of_two_lines_still_fits_a_member_that_knows_no_lines() -> None:
     """A secret file of two lines still works for a member of an older release.
 
-    Such a member does not split the file, so the whole file is its secret.
+    The older release does not split the file, so the whole file is the member's secret.
     """
     former = Credentials(me="a:1", members=frozenset({"a:1", "b:1"}), cluster="c", secret=BOTH)
     for attempt in range(3):

@@ -1,6 +1,7 @@
 """Tests of a nameserver in a test environment (``clusterTest``), with real processes.
 
-Such a nameserver asks a production nameserver for the routes of topics that it does not know.
+A nameserver in a test environment asks a production nameserver for the routes of topics that the test
+environment does not have.
 """
 
 from __future__ import annotations
