@@ -91,6 +91,9 @@ BROKER_SETTINGS: Final[Mapping[str, str]] = {
     # Milliseconds that a send request may wait in a busy broker's queue. The default of 200 ms is too short,
     # because the tests run many JVMs at once.
     "waitTimeMillsInSendQueue": "5000",
+    # A broker also refuses sends if one write holds the commit log for this number of milliseconds (default:
+    # 1000).
+    "osPageCacheBusyTimeOutMills": "5000",
     # 4.9.7 creates its last topic when it checks transactions for the first time (see await_broker). By
     # default the first check comes one minute after the start.
     "transactionCheckInterval": "1000",

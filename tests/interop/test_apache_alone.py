@@ -25,7 +25,7 @@ def go_through(apache: Apache) -> None:
     assert broker.addr in listing.stdout
 
     sent = apache.produce([namesrv.addr], "Alone", 500)
-    assert sent["status SEND_OK"] == "500"
+    assert (sent["status SEND_OK"], sent.get("error")) == ("500", None)
     wait_until(lambda: has_route(namesrv.addr, "Alone", broker.addr), "route of Alone")
     taken = apache.consume([namesrv.addr], "Alone", "alone_group", 500)
     assert taken["distinct"] == "500"
