@@ -23,6 +23,7 @@ import os
 import random
 import weakref
 from collections.abc import Awaitable, Callable, Generator, Mapping
+from concurrent.futures import Future
 from typing import Any, Self, TypeVar, assert_never
 
 from routekeeper.remoting import wall_clock
@@ -346,19 +347,32 @@ async def _in_thread(call: Callable[..., T], *arguments: object) -> T:
 
     Raises:
         ClientError: If no thread can be started; the function is not called.
+        RuntimeError: If the function raised StopIteration.
     """
-    context, is_refused = contextvars.copy_context(), False
+    context = contextvars.copy_context()
+    outcome: Future[T] = Future()
 
     def run() -> T:
-        if is_refused:
+        if not outcome.set_running_or_notify_cancel():
             raise ClientError("no thread could be started")
-        return context.run(call, *arguments)
+        try:
+            result = context.run(call, *arguments)
+        except BaseException as error:
+            outcome.set_exception(error)
+            if isinstance(error, StopIteration):  # a future of asyncio never passes on a StopIteration
+                raise RuntimeError("the function raised StopIteration") from error
+            raise
+        outcome.set_result(result)
+        return result
 
     try:
         running = asyncio.get_running_loop().run_in_executor(None, run)
     except RuntimeError as error:  # the process has too many threads, or Python is ending
-        is_refused = True  # the executor still has the function, and calls it when one of its threads is free
-        raise ClientError(f"no thread can be started: {error}") from error
+        # The executor still has the function, and one of its threads may have begun it meanwhile. So the
+        # function is called later, unless it is cancelled here.
+        if outcome.cancel():
+            raise ClientError(f"no thread can be started: {error}") from error
+        running = asyncio.wrap_future(outcome)
     return await running
 
 

@@ -172,10 +172,11 @@ class GroupMember:
         )
         # If the start fails, remove the consumer. Otherwise, heartbeats would name a member that consumes
         # nothing, and the other members would leave a share of the queues to this member.
+        self._joined = True  # from now on, a heartbeat of the background work may name this member
         try:
             yield from self._assignment.offsets.open()
             self._check_open()
-            self._started = self._joined = True
+            self._started = True
             yield from self._core.beat()
         except BaseException:  # for example, the caller was cancelled; it may start this consumer again
             self._started = False
@@ -189,6 +190,7 @@ class GroupMember:
             self._core.remove_consumer(self.config.group, self._describe)
             if isinstance(error, RemotingError):  # any other error is an interruption: no time to wait
                 yield from self.close()
+            self._assignment.offsets.close()
             raise
 
     def close(self) -> Operation[None]:

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -13,10 +14,11 @@ import orjson
 
 from routekeeper.remoting import state_file
 from routekeeper.remoting.bodies import MessageQueue
-from routekeeper.remoting.files import open_regular, read_regular
+from routekeeper.remoting.files import read_regular
 from routekeeper.remoting.state_file import StateFileError
 
 from .errors import ClientError, InvalidArgument
+from .file_lock import FileLock
 from .operation import Deliver, Operation, Signal, wait
 from .queue_reader import QueueReader
 
@@ -99,8 +101,7 @@ class OwnOffsets:
         self._kept: dict[str, int] = {}  # content of the file after this process's last read or write
         self._writing = False
         self._written = Signal()
-        self._lock: _Lock | None = None
-        self._is_closing = False  # True if the lock must be released when the running write ends
+        self._lock: FileLock | None = None
 
     def open(self) -> Operation[None]:
         if self._path is not None and self._lock is None:
@@ -108,10 +109,9 @@ class OwnOffsets:
             self._known = None  # read the file again: before this lock, another consumer may have changed it
 
     def close(self) -> None:
-        self._is_closing = self._writing
-        if self._lock is not None and not self._writing:
-            self._lock.release()
-            self._lock = None
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
 
     def committed(self, queue: MessageQueue) -> Operation[int | None]:
         if self._known is None:
@@ -136,65 +136,32 @@ class OwnOffsets:
         If two operations wrote at the same time, a delayed write of old offsets could overwrite newer
         offsets.
         """
-        while self._writing:
-            yield from wait(self._written, self._written.version, None)
-        known = dict(self._known or {})
-        if known == self._kept:
-            return
-        self._writing = True
-        try:
-            text = json.dumps(known, sort_keys=True).encode()
-            yield Deliver(lambda path: state_file.replace(_STORAGE, path, text), path)
-            self._kept = known
-        except OSError as error:
-            raise ClientError(f"offsets not kept in {path}: {error}") from error
-        finally:
-            self._writing = False
-            self._written.notify()
-            if self._is_closing:
-                self.close()
+        with (lock := self._lock) or nullcontext():
+            while self._writing:
+                yield from wait(self._written, self._written.version, None)
+            known = dict(self._known or {})
+            if known == self._kept:
+                return
+            self._writing = True
+            try:
+                text = json.dumps(known, sort_keys=True).encode()
+                yield Deliver(lambda path: _write(path, text, lock), path)
+                self._kept = known
+            except OSError as error:
+                raise ClientError(f"offsets not kept in {path}: {error}") from error
+            finally:
+                self._writing = False
+                self._written.notify()
 
 
-class _Lock:
-    """A lock on a file. It ends at :meth:`release`, or when this object or the process ends."""
-
-    _descriptor = -1
-
-    def __init__(self, path: Path) -> None:
-        """Lock the file; create it if it is missing.
-
-        Raises:
-            BlockingIOError: If the file is locked already, by this process or another one.
-            OSError: If the file cannot be opened or locked.
-        """
-        import fcntl  # not at the top: Windows lacks fcntl, but clients without an offset file run there
-
-        self._descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
-        self._flock, self._unlock = fcntl.flock, fcntl.LOCK_UN
-        self._flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    def release(self) -> None:
-        """End the lock, also for child processes that inherited the lock at a fork."""
-        self._flock(self._descriptor, self._unlock)
-        self._close()
-
-    def _close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-    def __del__(self) -> None:
-        self._close()  # do not unlock: in a forked child, unlocking would end the parent's lock
-
-
-def _locked(path: Path) -> _Lock | None:
+def _locked(path: Path) -> FileLock | None:
     """Return a lock for the consumer that uses the file; None if the file system has no locks.
 
     Raises:
         InvalidArgument: If another consumer uses the file.
     """
     try:
-        return _Lock(state_file.beside(path, ".lock"))
+        return FileLock(state_file.beside(path, ".lock"))
     except BlockingIOError:
         raise InvalidArgument(
             f"offset_file={str(path)!r} is used by another consumer, of this process or another one;"
@@ -220,6 +187,12 @@ def _read(path: Path) -> dict[str, int]:
         return state_file.load(_STORAGE, path, _parse).value or {}
     except (OSError, StateFileError) as error:
         raise ClientError(f"offsets in {path} cannot be read: {error}") from error
+
+
+def _write(path: Path, text: bytes, lock: FileLock | None) -> None:
+    """Replace the file. If the caller is cancelled meanwhile, the lock still lasts until the write ends."""
+    with lock or nullcontext():
+        state_file.replace(_STORAGE, path, text)
 
 
 def _parse(content: bytes) -> dict[str, int]:

@@ -93,6 +93,7 @@ class WatchedFiles(Generic[T]):
         try:
             found = await loop.run_in_executor(self._thread, signature, self.paths)
             if found == self._taken:
+                self._refused = None  # log the same trouble again if it comes back
                 return "unchanged"
             # Read again, even after a refusal: an operator replaces files one after another. A certificate
             # and a key that do not match now may soon match.

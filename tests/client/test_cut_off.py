@@ -17,6 +17,7 @@ import pytest
 import routekeeper.client.aio
 import routekeeper.client.blocking
 import routekeeper.client.consumer
+import routekeeper.client.offsets
 from routekeeper.client.assignment import Assignment
 from routekeeper.client.config import ClientConfig, ConsumeFrom, ConsumerConfig, ProducerConfig
 from routekeeper.client.consumer import PushConsumerCore
@@ -299,6 +300,42 @@ def test_a_second_consumer_with_the_same_file_of_offsets_does_not_start(
     assert script.groups_of_next_heartbeat(blocking) == {"h"}
 
 
+def test_a_consumer_closed_while_its_file_of_offsets_is_locked_leaves_the_group(
+    script: Script,
+    blocking: routekeeper.client.blocking.Client,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A heartbeat of the background work may have named the group already."""
+    settings = replace(GROUP, broadcast=True, offset_file=str(tmp_path / "offsets.json"))
+    consumer = blocking.push_consumer(settings, {"T": "*"}, lambda batch: None)
+    monkeypatch.setattr(routekeeper.client.offsets, "_locked", lambda path: consumer.close())
+    with pytest.raises(ClientClosed):
+        consumer.start()
+    assert script.requests(RequestCode.UNREGISTER_CLIENT, consumerGroup="g")
+
+
+def test_a_consumer_whose_start_is_interrupted_does_not_keep_its_file_of_offsets(
+    script: Script,
+    blocking: routekeeper.client.blocking.Client,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = replace(GROUP, broadcast=True, offset_file=str(tmp_path / "offsets.json"))
+    first = blocking.push_consumer(settings, {"T": "*"}, lambda batch: None)
+
+    def interrupted(assignment: Assignment, start_ms: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Assignment, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            first.start()
+    second = blocking.consume(settings, {"T": "*"}, lambda batch: None)
+    assert script.groups_of_next_heartbeat(blocking) == {"g"}
+    second.close()
+
+
 def test_a_function_for_which_no_thread_can_be_started_is_not_called(
     config: ClientConfig, scarce: Counter[str]
 ) -> None:
@@ -316,6 +353,39 @@ def test_a_function_for_which_no_thread_can_be_started_is_not_called(
         assert called == ["later"]
         await client.close()
 
+    asyncio.run(main())
+
+
+def test_a_function_that_a_busy_thread_calls_although_no_thread_can_be_started_has_its_outcome(
+    config: ClientConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The executor queues a function before it starts a thread, and keeps it if that fails."""
+    go, called, start = threading.Event(), threading.Event(), threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name != "asyncio_1":
+            start(thread)
+            return
+        go.set()
+        called.wait(20)
+        raise RuntimeError("can't start new thread")
+
+    def call(function: Callable[[float], object]) -> Operation[object]:
+        return (yield Deliver(function, 20.0))
+
+    def calls(_: float) -> str:
+        called.set()
+        return "called"
+
+    async def main() -> None:
+        client = routekeeper.client.aio.Client(config)
+        first = asyncio.create_task(client.run(call(go.wait)))
+        await asyncio.sleep(0)
+        assert await client.run(call(calls)) == "called"
+        assert await first
+        await client.close()
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
     asyncio.run(main())
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from routekeeper.client.errors import ClientError, InvalidArgument
 from routekeeper.client.offsets import OwnOffsets
-from routekeeper.client.operation import Deliver, Operation
+from routekeeper.client.operation import Deliver, Operation, Wait
+from routekeeper.remoting import state_file
 from routekeeper.remoting.bodies import MessageQueue
 
 
@@ -77,6 +81,121 @@ def test_file_is_reserved_until_the_last_write_has_ended(tmp_path: Path) -> None
         writing.send(None)
     perform(second.open())
     assert perform(second.committed(QUEUE)) == 7
+
+
+def test_file_is_reserved_for_a_commit_that_waits_for_another_write(tmp_path: Path) -> None:
+    first, second = (OwnOffsets(str(tmp_path / "offsets.json")) for _ in range(2))
+    perform(first.open())
+    perform(first.committed(QUEUE))
+    writing, waiting = first.commit(QUEUE, 7, oneway=True), first.commit(QUEUE, 8, oneway=True)
+    write = next(writing)
+    assert isinstance(write, Deliver)
+    assert isinstance(next(waiting), Wait)
+    first.close()
+    write.call(write.argument)
+    with pytest.raises(StopIteration):
+        writing.send(None)
+    write = waiting.send(True)
+    assert isinstance(write, Deliver)
+    with pytest.raises(InvalidArgument):
+        perform(second.open())
+    write.call(write.argument)
+    with pytest.raises(StopIteration):
+        waiting.send(None)
+    perform(second.open())
+    assert perform(second.committed(QUEUE)) == 8
+
+
+def test_file_is_reserved_while_a_thread_writes_for_a_commit_that_was_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (OwnOffsets(str(tmp_path / "offsets.json")) for _ in range(2))
+    perform(first.open())
+    perform(first.committed(QUEUE))
+    writing, replace = first.commit(QUEUE, 7, oneway=True), state_file.replace
+
+    def cancelled(storage: state_file.Storage, path: Path, data: bytes) -> None:
+        writing.close()
+        first.close()
+        with pytest.raises(InvalidArgument):
+            perform(second.open())
+        replace(storage, path, data)
+
+    write = next(writing)
+    assert isinstance(write, Deliver)
+    with monkeypatch.context() as patched:
+        patched.setattr(state_file, "replace", cancelled)
+        write.call(write.argument)
+    with pytest.raises(ClientError, match="the consumer is closed"):
+        write.call(write.argument)  # the thread began after the consumer had closed
+    perform(second.open())
+    assert perform(second.committed(QUEUE)) == 7
+
+
+def in_child(call: Callable[[], None]) -> Callable[[], int]:
+    """Fork. The child calls the function, and lives until the returned function is called."""
+    called, calls = os.pipe()
+    ended, ends = os.pipe()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            os.close(ends)
+            call()
+            os.write(calls, b"x")
+            os.read(ended, 1)
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(calls)
+    os.close(ended)
+    assert os.read(called, 1), "the child called the function"
+
+    def end() -> int:
+        os.close(ends)
+        os.close(called)
+        return os.waitpid(child, 0)[1]
+
+    return end
+
+
+def test_child_process_after_a_fork_neither_ends_nor_keeps_the_lock(tmp_path: Path) -> None:
+    first, second = (OwnOffsets(str(tmp_path / "offsets.json")) for _ in range(2))
+    perform(first.open())
+    end = in_child(first.close)
+    try:
+        with pytest.raises(InvalidArgument):
+            perform(second.open())
+        del first  # like the end of the parent process in a crash: nothing unlocks the file
+        perform(second.open())
+    finally:
+        assert end() == 0
+
+
+def test_file_system_that_refuses_to_unlock_lets_the_consumer_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (OwnOffsets(str(tmp_path / "offsets.json")) for _ in range(2))
+    flock = fcntl.flock
+
+    def stale(descriptor: int, operation: int) -> None:
+        if operation == fcntl.LOCK_UN:
+            raise OSError(116, "Stale file handle")
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", stale)
+    perform(first.open())
+    first.close()
+    perform(second.open())
+
+
+def test_refused_consumer_leaves_no_file_open(tmp_path: Path) -> None:
+    first, second = (OwnOffsets(str(tmp_path / "offsets.json")) for _ in range(2))
+    perform(first.open())
+    before = len(os.listdir("/dev/fd"))
+    with pytest.raises(InvalidArgument) as refused:
+        perform(second.open())
+    assert len(os.listdir("/dev/fd")) == before, refused.value
 
 
 def test_file_that_cannot_be_locked_is_used_with_a_warning(

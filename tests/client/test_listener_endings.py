@@ -80,6 +80,21 @@ def test_what_is_no_exception_reaches_the_operation_as_one(call: Callable[[objec
             started.close()
 
 
+def exhausted(_: object) -> object:
+    return next(iter(()))
+
+
+def test_listener_that_raises_stop_iteration_has_an_end() -> None:
+    """A future of asyncio refuses this exception, so the worker would wait for ever."""
+    config = ClientConfig(nameservers=("127.0.0.1:1",))
+
+    async def main() -> str:
+        async with routekeeper.client.aio.Client(config) as started, asyncio.timeout(20):
+            return await started.run(deliver(exhausted))
+
+    assert asyncio.run(main()) == "the function raised StopIteration"
+
+
 def test_cancelling_the_driver_itself_still_ends_a_delivery() -> None:
     """If somebody cancels the task of a worker, the worker must end. This is no failure of the listener."""
 

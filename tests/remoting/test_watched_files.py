@@ -6,11 +6,13 @@ import asyncio
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from routekeeper.remoting import watched_files
+from routekeeper.remoting.files import Signature
 from routekeeper.remoting.watched_files import WatchedFiles
 from tests.waiting import until
 
@@ -163,6 +165,24 @@ def test_a_thread_that_cannot_start_ends_no_watch(
 
     asyncio.run(run())
     assert caplog.text.count("can't start new thread") == 1
+
+
+def test_trouble_that_comes_back_after_a_good_check_is_logged_again(
+    number: Number, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(paths: Sequence[Path]) -> Signature:
+        raise RuntimeError("can't start new thread")
+
+    async def run() -> None:
+        for logged in (1, 2):
+            with monkeypatch.context() as patched:
+                patched.setattr(watched_files, "signature", refuse)
+                for _ in range(2):
+                    assert await number.files.look() == "refused: can't start new thread"
+            assert await number.files.look() == "unchanged"
+            assert caplog.text.count("can't start new thread") == logged
+
+    asyncio.run(run())
 
 
 def test_a_watched_file_is_taken_without_being_asked(number: Number, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,7 @@ IO_MODULES = {
     "client/blocking.py",
     "client/blocking_parts.py",
     "client/fetch.py",
+    "client/file_lock.py",
     "client/mqadmin/cluster.py",
     "client/mqadmin/ha.py",
     "client/mqadmin/measure.py",
