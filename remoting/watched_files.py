@@ -82,6 +82,14 @@ class WatchedFiles(Generic[T]):
             self._each()
         return outcome
 
+    async def change(self, work: Callable[[], None]) -> None:
+        """Change the files: call ``work`` in the thread that also checks and reads them.
+
+        Raises:
+            RuntimeError: If that thread cannot be started; ``work`` is never called.
+        """
+        await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(CHECK_S)

@@ -148,7 +148,7 @@ class BrokerAccess:
                 accounts, fields, default_file=str(self._default), now_ms=now_ms()
             )
         try:
-            await asyncio.to_thread(_replace, Path(name), content)
+            await self.files.change(lambda: _replace(Path(name), content))
         except OSError as error:
             raise changes.ChangeFailed(f"{name} cannot be written: {error.strerror}") from None
         outcome = await self.files.look()

@@ -185,6 +185,24 @@ def test_trouble_that_comes_back_after_a_good_check_is_logged_again(
     asyncio.run(run())
 
 
+def test_a_change_for_which_no_thread_can_start_is_never_made(
+    number: Number, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def run() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                await number.files.change(lambda: replace(number.path, "2"))
+        await number.files.change(lambda: replace(number.path, "3"))
+        assert await number.files.look() == "taken"
+
+    asyncio.run(run())
+    assert number.taken == [3]
+
+
 def test_a_watched_file_is_taken_without_being_asked(number: Number, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watched_files, "CHECK_S", 0.01)
 
