@@ -38,8 +38,11 @@ def life(out: Path, arm: Arm) -> list[Path]:
     plan = load_plan("controls")
     timers = msgspec.structs.replace(plan.series[0].timers, divisor=15.0)  # brokers register every 2 s
     fault = PlannedFault(case="one-empty", quiet_s=0.4, jitter_s=0.0, down_s=DOWN_S, after_s=AFTER_S)
+    # Three clusters run at the same time, so each gets a third of the new clients that the plan wants.
+    load = msgspec.structs.replace(plan.load, newcomer_per_s=plan.load.newcomer_per_s / 3)
     plan = msgspec.structs.replace(
         plan,
+        load=load,
         series=[msgspec.structs.replace(plan.series[0], stretch=STRETCH, timers=timers)],
         scenarios=[
             Scenario(name="quiet", quiet_s=1.0 / STRETCH),
