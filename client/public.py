@@ -149,7 +149,13 @@ def _settings(nameservers: str | Sequence[str] | None, config: ClientConfig | No
     if nameservers is None and config is not None:
         return config
     text = os.environ.get(_VARIABLE, "") if nameservers is None else nameservers
-    addrs = parse_nameservers(text if isinstance(text, str) else ";".join(text))
+    try:
+        addrs = parse_nameservers(text if isinstance(text, str) else ";".join(text))
+    except TypeError:
+        raise InvalidArgument(
+            f"nameservers is a {type(nameservers).__name__}, allowed are a text like 'host:9876;host:9876' "
+            "or a sequence of such texts; pass a ClientConfig as config="
+        ) from None
     return ClientConfig(nameservers=addrs) if config is None else replace(config, nameservers=addrs)
 
 

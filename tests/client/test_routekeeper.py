@@ -103,6 +103,13 @@ def test_nameservers_are_given_as_text_as_addresses_or_by_the_environment(
 # Signatures --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("wrong", [ClientConfig(nameservers=("a:1",)), 9876, [b"a:9876"]])
+def test_nameservers_of_another_type_are_refused_in_words(wrong: Any) -> None:
+    for client in (Client, AsyncClient):
+        with pytest.raises(InvalidArgument, match=r"nameservers is a .*pass a ClientConfig as config="):
+            client(wrong)
+
+
 def test_a_signature_covers_every_field_and_the_body() -> None:
     keys = Credentials(access_key="ak", secret_key="12345678", security_token="st")
     fields = {"topic": "T", "a": "é", "B": "2"}
