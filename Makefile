@@ -81,7 +81,7 @@ alone: $(VENV)/.test
 
 # Two workers, because tests that compute outlast those that measure; a limit for two that share idle processor time.
 computes: $(VENV)/.test
-	$(BIN)/python -m pytest -m "computes and not $(RUNS)" -n $(WORKERS) --timeout 600 -p no:cacheprovider $(PYTEST_ARGS) \
+	$(BIN)/python -m pytest -m "computes and not $(RUNS)" -n $(WORKERS) -p no:cacheprovider $(PYTEST_ARGS) \
 		$(call marked,computes)
 
 # The same three kinds of tests, of the benchmark itself.

@@ -67,6 +67,9 @@ ON_SPARK: Final = (
     "tests/bench/play/test_report.py",
 )
 
+#: Time limit in s of each test with the marker "computes". Other tests may take nearly all processor time.
+COMPUTES_S: Final = 2400
+
 
 def shared_by(nodeid: str) -> str | None:
     """Return a name for the servers or the Spark session that a test shares with other tests, or None.
@@ -98,6 +101,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     A single process keeps the order that pytest and tests/interop/conftest.py have chosen.
     """
+    for item in items:
+        if item.get_closest_marker("computes"):
+            item.add_marker(pytest.mark.timeout(COMPUTES_S), append=False)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: shared_by(item.nodeid) is None and item.location[0] not in LONGEST)
 

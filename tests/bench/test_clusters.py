@@ -23,7 +23,7 @@ from routekeeper.bench.report.job import build_report
 from tests.bench.report.comparison import invented_comparison
 from tests.ports import free_ports
 
-pytestmark = [pytest.mark.spark, pytest.mark.computes, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.computes]
 
 SPARK: Final = Path(pyspark.__file__).parent / "bin"
 JOB: Final = Path(__file__).parents[2] / "bench" / "report" / "job.py"
@@ -122,7 +122,6 @@ def test_submitted_job_computes_the_same_tables_on_executors_of_their_own(
             capture_output=True,
             text=True,
             env=environment,
-            timeout=900,
             check=False,
         )
     assert done.returncode == 0, done.stderr[-4000:]

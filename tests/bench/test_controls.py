@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 import pytest
 
-from routekeeper.bench import cluster
+from routekeeper.bench import cluster, session
 from routekeeper.bench.arms.apache import missing
 from routekeeper.bench.events import Fault, Operation, View
 from routekeeper.bench.plan import PlannedFault, Scenario, load_plan
@@ -38,8 +38,9 @@ def life(out: Path, arm: Arm) -> list[Path]:
     plan = load_plan("controls")
     timers = msgspec.structs.replace(plan.series[0].timers, divisor=15.0)  # brokers register every 2 s
     fault = PlannedFault(case="one-empty", quiet_s=0.4, jitter_s=0.0, down_s=DOWN_S, after_s=AFTER_S)
-    # Three clusters run at the same time, so each gets a third of the new clients that the plan wants.
-    load = msgspec.structs.replace(plan.load, newcomer_per_s=plan.load.newcomer_per_s / 3)
+    # Three clusters run at the same time, so each gets a third of the load that the plan wants.
+    rates = ("lookup_per_s", "newcomer_per_s", "send_per_s", "send_once_per_s", "change_per_s")
+    load = msgspec.structs.replace(plan.load, **{rate: getattr(plan.load, rate) / 3 for rate in rates})
     plan = msgspec.structs.replace(
         plan,
         load=load,
@@ -64,8 +65,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[Arm, list[Path]]:
     out = tmp_path_factory.mktemp("controls")
     arms = [arm for arm in ARMS if arm != "apache" or missing() is None]
     with ThreadPoolExecutor(len(arms)) as pool, pytest.MonkeyPatch.context() as patch:
-        # 300 s, because three clusters start at the same time, one of them in JVMs
+        # 300 s, because three clusters start and end at the same time, one of them in JVMs
         patch.setattr(cluster, "RESTART_MAX_S", 300.0)
+        patch.setattr(session, "GENERATOR_END_S", 300.0)
         return dict(zip(arms, pool.map(lambda arm: life(out, arm), arms), strict=True))
 
 

@@ -220,9 +220,13 @@ def run_all(
         theirs: dict[str, AdminResult] = {}
         ours: dict[str, AdminResult] = {}
         documents: dict[str, tuple[Any, Any]] = {}
-        with beside():
-            for line in filter(None, (RUNS + (OF_5 if apache.release.startswith("5.") else "")).splitlines()):
+        lines = list(filter(None, (RUNS + (OF_5 if apache.release.startswith("5.") else "")).splitlines()))
+
+        def run_lines(*, export: bool) -> None:
+            for line in lines:
                 run, _, words = line.partition("|")
+                if run.startswith("export") is not export:
+                    continue
                 found = []
                 for whose, one, results in (("theirs", their_tool, theirs), ("ours", tool, ours)):
                     own = folder / whose
@@ -245,6 +249,11 @@ def run_all(
                         found.append(json.loads(text))
                 if found:
                     documents[run] = (found[0], found[1])
+
+        # Export first: what runs beside registers topics and groups, perhaps between the two exports.
+        run_lines(export=True)
+        with beside():
+            run_lines(export=False)
         commands = [one for one in DAILY if ONLY_IN.get(one, apache.release) == apache.release]
         helps = {one: their_tool("help", one).stdout for one in commands}
     finally:

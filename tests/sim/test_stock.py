@@ -12,7 +12,7 @@ import pytest
 
 from .stock import run_stock
 
-pytestmark = [pytest.mark.computes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.computes]
 
 
 class Shown(Exception):

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from routekeeper.bench.report.storage import write_table
 
-pytestmark = [pytest.mark.spark, pytest.mark.computes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.computes]
 
 FORMULAS = ("=1+1", "+1", "-1", "@SUM(A1)", "\t=1+1", "\r=1+1", '=HYPERLINK("http://h/")')
 

@@ -18,7 +18,7 @@ from routekeeper.bench.report.gold import Gold
 from tests.bench.report.planted import PlantedRun
 from tests.bench.report.test_planted import text_of_page
 
-pytestmark = [pytest.mark.spark, pytest.mark.computes, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.computes]
 
 NAME: Final = "ops-planted.jsonl"
 LINES: Final = 40

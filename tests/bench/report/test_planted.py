@@ -26,7 +26,7 @@ from routekeeper.bench.runfolder import void_folder, write_manifest
 from tests.bench.report import backwards, reachability
 from tests.bench.report.planted import PlantedRun
 
-pytestmark = [pytest.mark.spark, pytest.mark.computes, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.computes]
 
 EVERY = 0.02
 

@@ -17,7 +17,7 @@ from routekeeper.bench.scale.order import ROWS_NAME, series_below
 from routekeeper.bench.scale.report import FILES as SCALE_FILES
 from tests.bench import recompute, recompute_scale
 
-pytestmark = [pytest.mark.spark, pytest.mark.computes, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.computes]
 
 RESULTS: Final = Path(__file__).parents[3] / "docs" / "results"
 PUBLISHED: Final = sorted(folder for folder in RESULTS.iterdir() if folder.is_dir() and archives(folder))

@@ -406,7 +406,6 @@ def test_nothing_is_concluded_about_an_arm_whose_own_runs_filled_the_machine(tmp
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.computes
-@pytest.mark.timeout(600)
 def test_advice_leaves_out_an_arm_whose_own_runs_filled_the_machine(tmp_path: Path, spark: Any) -> None:
     gold = gold_of(tmp_path, {"independent": 100, "raft": 100, "zookeeper": 100})
     place = Place("equal", "leader-fails", "kill", "announce_again_s")
@@ -434,7 +433,6 @@ def test_what_an_arm_used_is_judged_on_a_full_machine_too(tmp_path: Path) -> Non
 
 @pytest.mark.spark
 @pytest.mark.computes
-@pytest.mark.timeout(600)
 def test_advice_is_not_given_by_a_busy_machine(tmp_path: Path, raft_is_slower: Gold, spark: Any) -> None:
     place = Place("equal", "leader-fails", "kill", "announce_again_s")
     found = values_of(place, independent=[0.0] * 6, raft=[2.0] * 6)

@@ -63,14 +63,13 @@ spark.stop()
 
 @pytest.mark.spark
 @pytest.mark.computes
-@pytest.mark.timeout(300)  # a JVM starts slowly on a busy machine
 def test_what_a_task_found_is_part_of_its_answer() -> None:
     """Check that the result of a task goes directly to the driver.
 
     If an executor stored the result until the driver fetches it, the loss of the executor would fail the
     report.
     """
-    done = subprocess.run([sys.executable, "-c", _LARGE_RESULT], capture_output=True, text=True, timeout=280)
+    done = subprocess.run([sys.executable, "-c", _LARGE_RESULT], capture_output=True, text=True, check=False)
     assert done.stdout.split() == [str(1_200_000 * 128)], done.stderr[-4000:]
     assert "bytes result sent to driver" in done.stderr
     assert "sent via BlockManager" not in done.stderr

@@ -19,7 +19,7 @@ from routekeeper.bench.report.silver import Source
 from routekeeper.bench.runfolder import write_manifest
 from tests.bench.report.planted import PlantedRun
 
-pytestmark = [pytest.mark.spark, pytest.mark.computes, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.computes]
 
 
 def looked_up(root: Path, block: int, times: int) -> PlantedRun:

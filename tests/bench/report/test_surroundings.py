@@ -23,7 +23,6 @@ from tests.bench.report.planted import PlantedRun
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
 
-TIMEOUT_S: Final = 400
 NAMELESS: Final = ("unshare", "--user", "--map-user=12345", "--map-group=12345")
 """Command prefix: run a program with a user id for which the system has no user name."""
 
@@ -48,7 +47,6 @@ def mqbench(
         capture_output=True,
         text=True,
         encoding="utf-8",
-        timeout=TIMEOUT_S,
         check=False,
     )
     return done.returncode, done.stderr.splitlines()

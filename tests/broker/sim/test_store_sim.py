@@ -17,7 +17,7 @@ from .broker import ROOT, Simulation
 from .disk import SimulatedDisk
 from .plants import INDEX_CONTENT, QUEUE_SYNCS, SPOILS, SYNCS, Forgets
 
-pytestmark = [pytest.mark.computes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.computes]
 
 HOST = Host("127.0.0.1", 10911)
 
