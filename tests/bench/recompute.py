@@ -279,8 +279,11 @@ def _of_requests(life: Life, run: Run, fault: Row) -> Iterator[tuple[str, float]
                 yield f"{measure}_{side.replace('-', '_')}_s" if side else f"{measure}_s", recovered(mine)
     servers = {op.get("target") for op in by_op["newcomer"]}
     if servers:
-        each = [[op for op in by_op["newcomer"] if op.get("target") == server] for server in servers]
-        yield "newcomer_right_s", max(map(recovered, each))
+        each = {server: [op for op in by_op["newcomer"] if op.get("target") == server] for server in servers}
+        yield "newcomer_right_s", max(map(recovered, each.values()))
+        others = [ops for server, ops in each.items() if f"nameserver-{server}" not in fault["targets"]]
+        if len(others) < len(each):
+            yield "newcomer_others_right_s", max(map(recovered, others), default=math.inf)
     if by_op["lookup"]:
         right = [op for op in by_op["lookup"] if life.verdict(op)[0] == "right"]
         slowest = max((op["done_ns"] - op["due_ns"] for op in right), default=math.inf)
