@@ -1,9 +1,14 @@
-"""A lock on a file that lets only one consumer store its offsets there."""
+"""A lock on a file that lets only one consumer store its offsets there.
+
+A thread locks the file, because a disk may be slow. The consumer may be cancelled meanwhile, but the thread
+cannot. :class:`LockAttempt` releases the lock of such a thread, and lets the next attempt wait for that.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +17,9 @@ from typing import Final, Self
 from routekeeper.remoting.files import open_regular
 
 from .errors import ClientError
+
+#: Longest time in seconds for which an attempt waits until earlier attempts of this process have ended.
+EARLIER_S: Final = 5.0
 
 
 class FileLock:
@@ -83,11 +91,89 @@ class FileLock:
         self._close()
 
 
+class LockAttempt:
+    """An attempt of one consumer to lock a file; a thread makes it, and may end later than the consumer.
+
+    Args:
+        path: The file that the consumer wants to use.
+        lock_path: The file that is locked.
+    """
+
+    def __init__(self, path: Path, lock_path: Path) -> None:
+        self.path = path
+        self._lock_path = lock_path
+        self._is_abandoned = False
+        self._lock: FileLock | None = None
+        self._ended = threading.Event()
+
+    def run(self) -> FileLock:
+        """Lock the file; wait for earlier attempts of this process only if one of them may have the lock.
+
+        Raises:
+            BlockingIOError: If the file is locked by another consumer, of this process or another one.
+            ClientError: If the attempt was abandoned; the file is not locked.
+            OSError: If the file cannot be opened or locked.
+        """
+        with _attempts.mutex:
+            if self._is_abandoned:
+                raise ClientError("file not locked: the start of the consumer was cancelled")
+            earlier = [one for one in _attempts.running if one._lock_path == self._lock_path]
+            _attempts.running.add(self)
+        try:
+            lock = self._try(earlier)
+            with _attempts.mutex:
+                if not self._is_abandoned:
+                    self._lock = lock
+                    return lock
+            lock.release()
+            raise ClientError("file not locked: the start of the consumer was cancelled")
+        finally:
+            with _attempts.mutex:
+                _attempts.running.discard(self)
+            self._ended.set()
+
+    def _try(self, earlier: list[LockAttempt]) -> FileLock:
+        try:
+            return FileLock(self._lock_path)
+        except BlockingIOError:
+            if self._is_abandoned or not earlier:
+                raise
+        # Perhaps an earlier attempt was abandoned, and its thread still has the lock for a moment.
+        deadline = time.monotonic() + EARLIER_S
+        for one in earlier:
+            one._ended.wait(max(0.0, deadline - time.monotonic()))
+        return FileLock(self._lock_path)
+
+    def abandon(self) -> None:
+        """Release the lock at once, or as soon as the thread has it; the consumer no longer wants it."""
+        with _attempts.mutex:
+            self._is_abandoned = True
+            lock, self._lock = self._lock, None
+        # Do not leave this to the end of the object: an event loop still refers to the result of its thread.
+        if lock is not None:
+            lock.release()
+
+
+class _Attempts:
+    """The attempts that threads of this process make now."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget all attempts; a child process after a fork has none of the threads that make them."""
+        # Reentrant: the garbage collector may end an operation here, which then abandons its attempt.
+        self.mutex = threading.RLock()
+        self.running: set[LockAttempt] = set()
+
+
 #: Locks of this process.
 _locks: Final[weakref.WeakSet[FileLock]] = weakref.WeakSet()
+_attempts: Final = _Attempts()
 
 
 def _end_in_child() -> None:
+    _attempts.begin()
     for lock in tuple(_locks):
         lock.forked()
 

@@ -18,7 +18,7 @@ from routekeeper.remoting.files import read_regular
 from routekeeper.remoting.state_file import StateFileError
 
 from .errors import ClientError, InvalidArgument
-from .file_lock import FileLock
+from .file_lock import FileLock, LockAttempt
 from .operation import Deliver, Operation, Signal, wait
 from .queue_reader import QueueReader
 
@@ -105,7 +105,12 @@ class OwnOffsets:
 
     def open(self) -> Operation[None]:
         if self._path is not None and self._lock is None:
-            self._lock = yield Deliver(_locked, self._path)
+            attempt = LockAttempt(self._path, state_file.beside(self._path, ".lock"))
+            try:
+                self._lock = yield Deliver(_locked, attempt)
+            except BaseException:  # for example, the start was cancelled; a thread may still lock the file
+                attempt.abandon()
+                raise
             self._known = None  # read the file again: before this lock, another consumer may have changed it
 
     def close(self) -> None:
@@ -154,21 +159,23 @@ class OwnOffsets:
                 self._written.notify()
 
 
-def _locked(path: Path) -> FileLock | None:
+def _locked(attempt: LockAttempt) -> FileLock | None:
     """Return a lock for the consumer that uses the file; None if the file system has no locks.
 
     Raises:
         InvalidArgument: If another consumer uses the file.
     """
     try:
-        return FileLock(state_file.beside(path, ".lock"))
+        return attempt.run()
     except BlockingIOError:
         raise InvalidArgument(
-            f"offset_file={str(path)!r} is used by another consumer, of this process or another one;"
+            f"offset_file={str(attempt.path)!r} is used by another consumer, of this process or another one;"
             " allowed is one consumer, so name a file of its own for each"
         ) from None
     except OSError as error:
-        log.warning("offset file not locked, another consumer could use it file=%s error=%s", path, error)
+        log.warning(
+            "offset file not locked, another consumer could use it file=%s error=%s", attempt.path, error
+        )
         return None
 
 

@@ -191,7 +191,11 @@ async def _download(request: web.Request, path: Path) -> web.StreamResponse:
     A hung disk then blocks neither the shared threads nor the end of the process.
     """
     thread, loop = DiskThreads("snapshot download"), asyncio.get_running_loop()
-    opening = thread.submit(path.open, "rb")
+    try:
+        opening = thread.submit(path.open, "rb")
+    except RuntimeError as error:
+        why = f"{path} is stored, but no thread can be started to read it: {error}"
+        raise Problem(503, why, headers=ASK_AGAIN) from None
     try:
         try:
             file = await asyncio.wrap_future(opening)

@@ -127,9 +127,18 @@ class KeptFile:
             if work is None:
                 self._ended(outcome, changes, None)
             else:
-                asyncio.get_running_loop().run_in_executor(
-                    self._thread, self._measured, work
-                ).add_done_callback(lambda written: self._ended(outcome, changes, written.exception()))
+                self._begin_work(outcome, changes, work)
+
+    def _begin_work(
+        self, outcome: asyncio.Future[str | None], changes: int, work: Callable[[], None]
+    ) -> None:
+        try:
+            writing = asyncio.get_running_loop().run_in_executor(self._thread, self._measured, work)
+        except RuntimeError as error:
+            # Without this answer, every later caller would wait for a write that never began.
+            self._ended(outcome, changes, OSError(f"no thread can be started: {error}"))
+        else:
+            writing.add_done_callback(lambda written: self._ended(outcome, changes, written.exception()))
 
     def _measured(self, work: Callable[[], None]) -> None:
         """Run the write function in the thread, then measure the file's size."""

@@ -19,6 +19,7 @@ from routekeeper.nameserver.settings.declared import ConfigError
 from routekeeper.remoting.address_server import addresses_in, url_of, wrong_address
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.disk_threads import DiskThreads
 from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.http.asking import AddressServer, AddressServerFailure
 from routekeeper.remoting.line_limit import LimitedLog
@@ -73,6 +74,7 @@ class Production:
         self._loop = asyncio.get_running_loop()
         self._client = RemotingClient(connect_timeout_s=_CONNECT_S)
         self._server = AddressServer(within_s=QUESTION_S)
+        self._decoding = DiskThreads("production routes")
         self._kept = KeptAnswers()
         self._limit = QuestionLimit()
         self._asking: dict[str, asyncio.Task[Kept | None]] = {}
@@ -151,6 +153,7 @@ class Production:
             await asyncio.wait(pending)
         await self._client.close()
         await self._server.close()
+        self._decoding.shutdown()
 
     async def _question(self, topic: str) -> Kept | None:
         route, size, result = None, 0, "unanswered"
@@ -190,7 +193,7 @@ class Production:
                     self._first = index
                     return None, 0
                 if answer.code == ResponseCode.SUCCESS:
-                    route = await _decode(answer.body)
+                    route = await self._decode(answer.body)
                     self._first = index
                     return route, len(answer.body)
                 why = f"{addrs[index]} answered code {answer.code} {shortened(answer.remark or '')}"
@@ -198,6 +201,23 @@ class Production:
                 why = shortened(str(error))
         self._first += 1
         raise _Unanswered(why)
+
+    async def _decode(self, body: bytes) -> TopicRouteData:
+        """Decode a route.
+
+        Raises:
+            RemoteProtocolError: If the body is not a route.
+            _Unanswered: If the route is too large.
+        """
+        if len(body) > ROUTE_SIZE_MAX:
+            raise _Unanswered(f"a route of {len(body)} bytes, allowed are {ROUTE_SIZE_MAX}")
+        if len(body) <= _DECODED_HERE_MAX:
+            return decode_route(body)
+        try:
+            decoding = self._loop.run_in_executor(self._decoding, decode_route, body)
+        except RuntimeError:  # no thread can be started: the event loop waits for the decoding instead
+            return decode_route(body)
+        return await decoding
 
     # -- the address server --------------------------------------------------------------------------
 
@@ -239,17 +259,3 @@ class Production:
             subgroup=current.namesrv_domain_subgroup,
             environment=current.product_env_name,
         )
-
-
-async def _decode(body: bytes) -> TopicRouteData:
-    """Decode a route.
-
-    Raises:
-        RemoteProtocolError: If the body is not a route.
-        _Unanswered: If the route is too large.
-    """
-    if len(body) > ROUTE_SIZE_MAX:
-        raise _Unanswered(f"a route of {len(body)} bytes, allowed are {ROUTE_SIZE_MAX}")
-    if len(body) <= _DECODED_HERE_MAX:
-        return decode_route(body)
-    return await asyncio.to_thread(decode_route, body)

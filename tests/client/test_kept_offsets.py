@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from routekeeper.client import file_lock
 from routekeeper.client.errors import ClientError, InvalidArgument
 from routekeeper.client.offsets import OwnOffsets
 from routekeeper.client.operation import Deliver, Operation, Wait
 from routekeeper.remoting import state_file
 from routekeeper.remoting.bodies import MessageQueue
+from routekeeper.remoting.files import open_regular
+from tests.waiting import WITHIN_S, in_thread
 
 
 def perform(operation: Operation[int | None] | Operation[None]) -> int | None:
@@ -196,6 +200,102 @@ def test_refused_consumer_leaves_no_file_open(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument) as refused:
         perform(second.open())
     assert len(os.listdir("/dev/fd")) == before, refused.value
+
+
+def test_thread_that_opens_the_file_too_late_for_a_cancelled_start_keeps_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (OwnOffsets(str(tmp_path / "offsets.json")) for _ in range(2))
+    opens, goes_on = threading.Event(), threading.Event()
+
+    def slow(path: Path, flags: int) -> int:
+        opens.set()
+        assert goes_on.wait(WITHIN_S)
+        return open_regular(path, flags)
+
+    starting = first.open()
+    lock = next(starting)
+    assert isinstance(lock, Deliver)
+    with monkeypatch.context() as patched:
+        patched.setattr(file_lock, "open_regular", slow)
+        # Like an event loop, the test refers to the thread's result until it has looked at it.
+        outcome = in_thread(lambda: lock.call(lock.argument))
+        assert opens.wait(WITHIN_S)
+        starting.close()
+        goes_on.set()
+        assert isinstance(outcome.exception(WITHIN_S), ClientError)
+    perform(second.open())
+    with pytest.raises(InvalidArgument):
+        perform(first.open())
+
+
+def test_start_that_is_cancelled_after_its_thread_has_locked_the_file_keeps_no_lock(tmp_path: Path) -> None:
+    first, second = (OwnOffsets(str(tmp_path / "offsets.json")) for _ in range(2))
+    starting = first.open()
+    lock = next(starting)
+    assert isinstance(lock, Deliver)
+    outcome = lock.call(lock.argument)
+    starting.close()
+    perform(second.open())
+    assert outcome is not None, "the lock was not released by its end"
+    with pytest.raises(InvalidArgument):
+        perform(first.open())
+
+
+@pytest.fixture
+def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Semaphore]:
+    """Cancel a start whose thread has just locked the file.
+
+    Return an event that lets the thread go on, and a semaphore that counts refused attempts to lock the file.
+    """
+    locked, goes_on, refused = threading.Event(), threading.Event(), threading.Semaphore(0)
+    flock = fcntl.flock
+
+    def slow(descriptor: int, operation: int) -> None:
+        try:
+            flock(descriptor, operation)
+        except BlockingIOError:
+            refused.release()
+            raise
+        if operation != fcntl.LOCK_UN and not locked.is_set():
+            locked.set()
+            assert goes_on.wait(WITHIN_S)
+
+    monkeypatch.setattr(fcntl, "flock", slow)
+    starting = OwnOffsets(str(tmp_path / "offsets.json")).open()
+    lock = next(starting)
+    assert isinstance(lock, Deliver)
+    in_thread(lambda: lock.call(lock.argument))
+    assert locked.wait(WITHIN_S)
+    starting.close()
+    return goes_on, refused
+
+
+def test_start_waits_until_the_thread_of_a_cancelled_start_has_released_the_file(
+    tmp_path: Path, held: tuple[threading.Event, threading.Semaphore]
+) -> None:
+    goes_on, refused = held
+    second, third = (OwnOffsets(str(tmp_path / "offsets.json")) for _ in range(2))
+    outcome = in_thread(lambda: perform(second.open()))
+    assert refused.acquire(timeout=WITHIN_S)
+    goes_on.set()
+    outcome.result(WITHIN_S)
+    with pytest.raises(InvalidArgument):
+        perform(third.open())
+
+
+def test_start_waits_only_for_a_while_for_a_thread_that_hangs(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    held: tuple[threading.Event, threading.Semaphore],
+) -> None:
+    goes_on, _ = held
+    monkeypatch.setattr(file_lock, "EARLIER_S", 0.01)
+    outcome = in_thread(lambda: perform(OwnOffsets(str(tmp_path / "offsets.json")).open()))
+    try:
+        assert isinstance(outcome.exception(WITHIN_S), InvalidArgument)
+    finally:
+        goes_on.set()
 
 
 def test_file_that_cannot_be_locked_is_used_with_a_warning(

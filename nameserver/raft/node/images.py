@@ -30,20 +30,29 @@ _USUAL_TURN_S: Final = sys.getswitchinterval()
 #: most BLOCKS_MAX blocks stay in memory.
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 BLOCKS_MAX: Final = 8
+#: Seconds between two attempts to read a block while the system cannot start a thread.
+THREAD_RETRY_S: Final = 0.5
 
 
-async def _beside(work: Callable[[], _Result]) -> _Result:
-    """Run a long computation in a thread, and keep the event loop responsive meanwhile.
+class NoThread(OSError):
+    """The system cannot start a thread now, so nothing was done.
 
-    During the computation Python's switch interval is shorter, so that the event loop runs in time.
-    Afterwards the default is restored: the interval holds for all threads of the process, and switching
-    threads too often makes them slower.
+    This is an OSError, because callers treat it like a disk that fails for a while: they log one line, and
+    try again later.
     """
-    sys.setswitchinterval(TURN_S)
+
+
+async def _run_in(threads: DiskThreads, work: Callable[..., _Result], *arguments: object) -> _Result:
+    """Call ``work`` in a thread.
+
+    Raises:
+        NoThread: No thread can be started; ``work`` is never called.
+    """
     try:
-        return await asyncio.to_thread(work)
-    finally:
-        sys.setswitchinterval(_USUAL_TURN_S)
+        running = asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
+    except RuntimeError as error:
+        raise NoThread(f"no thread can be started: {error}") from error
+    return await running
 
 
 @dataclass(eq=False, repr=False)
@@ -62,6 +71,9 @@ class ImageFiles:
 
     def __post_init__(self) -> None:
         self.thread = DiskThreads("raft images")
+        # Long computations have their own thread, because the thread above may wait for a hung disk. They do
+        # not use asyncio's threads: those would keep work that no thread can do now, and do it later.
+        self.computing = DiskThreads("raft snapshots")
         # The snapshot under durability ``memory``: index, term, configuration, data.
         self._in_memory: tuple[int, int, bytes, bytes | bytearray] | None = None
         # Blocks by snapshot index and block number. A block is empty while a thread reads the block. A
@@ -69,6 +81,7 @@ class ImageFiles:
         self._blocks: dict[tuple[int, int], bytes | None] = {}
         # Index of the last snapshot that was logged as unreadable; each unreadable snapshot is logged once.
         self._unreadable = 0
+        self._no_thread_logged = False
 
     # ---- the present snapshot (consensus.part.HeldImage)
 
@@ -112,7 +125,17 @@ class ImageFiles:
         index, number = key
         try:
             read = self.storage.snapshots.read
-            block = await self._in_thread(read, index, number * BLOCK_BYTES, BLOCK_BYTES)
+            block = await _run_in(self.thread, read, index, number * BLOCK_BYTES, BLOCK_BYTES)
+        except NoThread as error:
+            # Do not report the snapshot as unreadable: it is probably good, and the member would replace it.
+            # Forget the block after a pause instead. If a member still needs it, the engine asks again.
+            if not self._no_thread_logged:  # once is enough: a thread that has begun once stays
+                self._no_thread_logged = True
+                logger.warning("snapshot not read yet index=%d error=%s", index, error)
+            await asyncio.sleep(THREAD_RETRY_S)
+            self._blocks.pop(key, None)  # other blocks may have displaced it meanwhile
+            self.on_read()
+            return
         except OSError as error:
             self._say_unreadable(index, error.strerror or str(error))
             block = None
@@ -137,8 +160,9 @@ class ImageFiles:
 
         Raises:
             OSError: The snapshot cannot be stored, or exceeds the largest size that members accept.
+            NoThread: No thread can be started; nothing was stored.
         """
-        data = await _beside(encode_state)
+        data = await self._compute(encode_state)
         if len(data) > IMAGE_SIZE_MAX:
             raise OSError(f"{len(data)} bytes, of which a member takes {IMAGE_SIZE_MAX}")
         await self.store(wanted.index, wanted.term, wanted.configuration, data)
@@ -152,8 +176,9 @@ class ImageFiles:
         Raises:
             StopMember: The snapshot is damaged, or a newer program made it.
             OSError: The snapshot cannot be stored.
+            NoThread: No thread can be started; nothing was stored.
         """
-        replace_state = await _beside(lambda: self.machine.prepare(wanted.image))
+        replace_state = await self._compute(lambda: self.machine.prepare(wanted.image))
         await self.store(wanted.index, wanted.term, wanted.configuration, wanted.image)
         return replace_state
 
@@ -165,12 +190,14 @@ class ImageFiles:
         :meth:`.types.StateMachine.restored`.
 
         Raises:
-            ChangeRefused: The file is not a snapshot that can be restored.
+            ChangeRefused: The file is not a snapshot that can be restored, or no thread can be started.
         """
         try:
-            image, data = await asyncio.to_thread(parse, raw, self.storage.directory.raft)
-            marked = await _beside(lambda: self.machine.restored(data))
-            replace_state = await _beside(lambda: self.machine.prepare(marked))
+            image, data = await _run_in(self.computing, parse, raw, self.storage.directory.raft)
+            marked = await self._compute(lambda: self.machine.restored(data))
+            replace_state = await self._compute(lambda: self.machine.prepare(marked))
+        except NoThread as error:
+            raise ChangeRefused(f"the snapshot cannot be read: {error}; ask again") from error
         except (ValueError, StopMember) as error:
             raise ChangeRefused(f"this is no snapshot that can be restored: {error}") from error
         return image.index, marked, replace_state
@@ -182,23 +209,29 @@ class ImageFiles:
 
         Raises:
             OSError: The file cannot be written, cannot be read, or is damaged.
+            NoThread: No thread can be started.
         """
         if self._in_memory is not None:
             await self._store_file(*self._in_memory)
         newest = self.storage.snapshots.newest
         assert newest is not None
-        await self._in_thread(self.storage.snapshots.check, newest)
+        await _run_in(self.thread, self.storage.snapshots.check, newest)
         return newest
 
     async def store(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:
-        """Store one snapshot: durably on the disk, or in memory under durability ``memory``."""
+        """Store one snapshot: durably on the disk, or in memory under durability ``memory``.
+
+        Raises:
+            OSError: The snapshot is not stored, but a start may find its file, see :meth:`discard`.
+            NoThread: No thread can be started; nothing was stored.
+        """
         if self.storage.volatile:
             self._in_memory = (index, term, configuration, data)
             return
         await self._store_file(index, term, configuration, data)
 
     async def _store_file(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:
-        await self._in_thread(self.storage.snapshots.store, index, term, configuration, data)
+        await _run_in(self.thread, self.storage.snapshots.store, index, term, configuration, data)
         self.storage.image_date = wall_clock.now_ms() / 1000
         # If the former snapshot had the same index, its blocks may be unreadable: forget them.
         for key in [key for key in self._blocks if key[0] == index]:
@@ -211,7 +244,20 @@ class ImageFiles:
         Raises:
             OSError: A start may still find the snapshot.
         """
-        await self._in_thread(self.storage.snapshots.discard, index)
+        await _run_in(self.thread, self.storage.snapshots.discard, index)
 
-    async def _in_thread(self, work: Callable[..., _Result], *arguments: object) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(self.thread, work, *arguments)
+    async def _compute(self, work: Callable[[], _Result]) -> _Result:
+        """Run a long computation in a thread, and keep the event loop responsive meanwhile.
+
+        During the computation Python's switch interval is shorter, so that the event loop runs in time.
+        Afterwards the default is restored: the interval holds for all threads of the process, and switching
+        threads too often makes them slower.
+
+        Raises:
+            NoThread: No thread can be started; ``work`` is never called.
+        """
+        sys.setswitchinterval(TURN_S)
+        try:
+            return await _run_in(self.computing, work)
+        finally:
+            sys.setswitchinterval(_USUAL_TURN_S)

@@ -37,6 +37,7 @@ from routekeeper.nameserver.raft.types import (
     ChangeUnknown,
     NotLeader,
     RaftConfig,
+    RaftStartError,
     Role,
     StateMachine,
     StopMember,
@@ -49,7 +50,7 @@ from routekeeper.remoting.watched_files import WatchedFiles
 from .applier import Applier
 from .certificates import Certificates
 from .changes import HANDOVER_S, HANDOVER_STEP_S, Changes
-from .images import ImageFiles
+from .images import ImageFiles, NoThread
 from .promises import Promises
 from .recovery import Storage
 from .secret_file import read_secrets
@@ -419,15 +420,21 @@ class RaftMember:
         """Bind the address, replay the log and begin to take part; return the bound address.
 
         Raises:
-            RaftStartError: The address cannot be bound, or needs a secret.
+            RaftStartError: The address cannot be bound, or needs a secret, or no thread can be started.
         """
         if self._storage.journal is not None:
-            self._writer = Writer(
-                self._storage.journal,
-                done=partial(self._on_loop, self._durable),
-                failed=partial(self._on_loop, self.fatal),
-                times=self.times["fsync"],
-            )
+            try:
+                self._writer = Writer(
+                    self._storage.journal,
+                    done=partial(self._on_loop, self._durable),
+                    failed=partial(self._on_loop, self.fatal),
+                    times=self.times["fsync"],
+                )
+            except RuntimeError as error:
+                raise RaftStartError(
+                    f"raft: the thread of the journal cannot be started: {error}; the limits of this user and"
+                    " of this container (ulimit -u, pids.max) must allow more threads"
+                ) from error
         bound = await self.transport.listen(self.config.listen or self.config.me)
         self._storage.directory.fresh = False
         with needed_to_start(self.config.data_dir, StopMember):
@@ -477,10 +484,17 @@ class RaftMember:
             async with asyncio.timeout(CLOSE_S):
                 while self._background:
                     await asyncio.wait(self._background)
-                await self._loop.run_in_executor(closing, self._close_files)
+                try:
+                    closed = self._loop.run_in_executor(closing, self._close_files)
+                except RuntimeError:
+                    # No thread can be started. Close the files here: otherwise the next start would not know
+                    # that the journal is complete.
+                    self._close_files()
+                else:
+                    await closed
         except TimeoutError:
             logger.error("storage does not answer seconds=%g: this member ends without it", CLOSE_S)
-        for thread in (self._promises.thread, self.images.thread, closing):
+        for thread in (self._promises.thread, self.images.thread, self.images.computing, closing):
             thread.shutdown()
 
     def _close_files(self) -> None:
@@ -829,6 +843,8 @@ class RaftMember:
             index, term, configuration = images.restore_at(found)
             try:
                 await self.images.store(index, term, configuration, marked)
+            except NoThread as error:  # there is no file to delete
+                raise ChangeRefused(f"the snapshot cannot be stored: {error}; ask again") from error
             except OSError as error:
                 await self._undo_restore(index)
                 raise ChangeRefused(f"the snapshot cannot be stored: {error.strerror or error}") from error

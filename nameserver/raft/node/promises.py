@@ -49,6 +49,7 @@ class Promises:
         self._standing_due: Callable[[], None] | None = None
         self._saving = False
         self._promised = 0  # number of promises made
+        self._no_thread_logged = False
         self.kept = True
 
     def _promise(self) -> None:
@@ -93,10 +94,10 @@ class Promises:
 
     async def _saved(self, saves: list[Callable[[], None]]) -> bool:
         """Store the values; if the disk is full, wait for free space. Return False if the member stops."""
-        loop, said = asyncio.get_running_loop(), False
+        said = False
         while True:
             try:
-                await loop.run_in_executor(self.thread, lambda: [save() for save in saves])
+                await self._store(saves)
                 return True
             except OSError as error:
                 if error.errno not in FULL_ERRNOS:
@@ -108,3 +109,27 @@ class Promises:
                 if self.closing:
                     return False
                 await asyncio.sleep(FULL_RETRY_S)
+
+    async def _store(self, saves: list[Callable[[], None]]) -> None:
+        """Call the functions in the thread, or here if no thread can be started.
+
+        A member that waited for a thread would take part in no election. The values are small, so the event
+        loop waits for one sync only. But if the disk hangs, too, the loop hangs.
+
+        Raises:
+            OSError: The disk failed, or is full.
+        """
+
+        def store() -> None:
+            for save in saves:
+                save()
+
+        try:
+            running = asyncio.get_running_loop().run_in_executor(self.thread, store)
+        except RuntimeError as error:
+            if not self._no_thread_logged:
+                self._no_thread_logged = True
+                logger.warning("no thread can be started: the event loop stores the votes error=%s", error)
+            store()
+        else:
+            await running
