@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Final
 
 import msgspec
 
 from routekeeper.bench.chance import stream
 from routekeeper.bench.given import Given
-from routekeeper.bench.plan import Plan, SeriesPlan, drawn_order, run_seconds
+from routekeeper.bench.plan import (
+    Plan,
+    SeriesPlan,
+    drawn_in_round,
+    drawn_order,
+    quiet_seconds,
+    run_seconds,
+    scenarios_of,
+)
 from routekeeper.bench.runfolder import Arm, Series, run_folder
 
-#: Expected time in s for all starts and restarts of servers in a run; used until the first run is over.
+#: Expected time in s for all starts and restarts of programs in a run; used until the first run is over.
 #: Measured in six rounds of the plan "compare": 9 s with each of our modes, and 21 s with ZooKeeper.
 OVERHEAD_S: Final = 14.0
+#: The same for designs with RocketMQ's own programs, which start slower. Measured in six rounds of the plan
+#: "real".
+OVERHEADS_S: Final[dict[Arm, float]] = {"independent-real": 37.0, "raft-real": 43.0}
 #: Expected seconds for making the report.
 REPORT_S: Final = 45.0
 ATTEMPTS_MAX: Final = 3
@@ -109,14 +122,36 @@ def blocks_of(plan: Plan, seed: int) -> list[list[Turn]]:
 def expected_s(plan: Plan, turns: Sequence[Turn], *, done_s: Sequence[tuple[Turn, float]]) -> float:
     """Return the expected duration of these turns in seconds, computed from finished turns.
 
+    A design's overhead (the time of its starts and restarts) is the mean of its finished turns. A design
+    without a finished turn has its usual overhead, corrected by the mean difference of the other designs.
+
     Args:
         done_s: Finished turns, each with its duration in seconds.
     """
     by_name = {series.name: series for series in plan.series}
+    known: dict[Arm, list[float]] = defaultdict(list)
+    for turn, seconds in done_s:
+        known[turn.arm].append(seconds - load_seconds(plan, by_name[turn.series], turn.block))
+    slower = [each - usual_overhead_s(arm) for arm, found in known.items() for each in found]
+    slower_s = fmean(slower) if slower else 0.0
 
-    def load_s(turn: Turn) -> float:
-        return run_seconds(plan, by_name[turn.series])
+    def overhead_s(arm: Arm) -> float:
+        return fmean(known[arm]) if arm in known else usual_overhead_s(arm) + slower_s
 
-    over = [seconds - load_s(turn) for turn, seconds in done_s]
-    overhead_s = sum(over) / len(over) if over else OVERHEAD_S
-    return sum(load_s(turn) + overhead_s for turn in turns)
+    return sum(load_seconds(plan, by_name[turn.series], turn.block) + overhead_s(turn.arm) for turn in turns)
+
+
+def usual_overhead_s(arm: Arm) -> float:
+    """Return a design's expected time for all starts and restarts in a run, in s, before any run is over."""
+    return OVERHEADS_S.get(arm, OVERHEAD_S)
+
+
+def load_seconds(plan: Plan, series: SeriesPlan, block: int) -> float:
+    """Return the expected duration of the load of one run of a round ("block") in s.
+
+    The later the round, the later come its faults, and the longer is the load: see :func:`drawn_in_round`.
+    """
+    drawn = drawn_in_round(0.5, block=block, blocks=series.blocks)
+    faults = [fault for scenario in scenarios_of(plan, series) for fault in scenario.faults]
+    later_s = sum(quiet_seconds(fault, series, drawn) - quiet_seconds(fault, series, 0.5) for fault in faults)
+    return run_seconds(plan, series) + later_s

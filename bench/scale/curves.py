@@ -233,14 +233,25 @@ QUESTIONS: Final[tuple[Question, ...]] = (
         "ms",
     ),
     _over_distance(
-        "change-leader", "A lone change at the leader is acknowledged after", "change_leader_ms", "ms"
+        "change-leader",
+        "A lone change at the leader (in independent mode at one server) is acknowledged after",
+        "change_leader_ms",
+        "ms",
     ),
     _over_distance(
-        "change-follower", "A lone change at a follower is acknowledged after", "change_follower_ms", "ms"
+        "change-follower",
+        "A lone change at a follower (in independent mode at another server) is acknowledged after",
+        "change_follower_ms",
+        "ms",
     ),
     _over_distance("everywhere", "Every server shows a change after", "everywhere_ms", "ms"),
     _over_distance("old", "Answers of one server are older than those of another by", "old_ms", "ms"),
-    _over_distance("failover", "The leader is killed: the next change is accepted after", "failover_s", "s"),
+    _over_distance(
+        "failover",
+        "The leader (in independent mode one server) is killed: the next change is accepted after",
+        "failover_s",
+        "s",
+    ),
     _over_distance(
         "restart",
         "All servers restart, brokers come back at once: every route is right after",

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from routekeeper.bench.group import Unhealthy
 from routekeeper.bench.scale.groups import ScaleGroup
+from routekeeper.bench.scale.others import counting_others
 from routekeeper.bench.scale.points import Point
 from routekeeper.bench.scale.probes import FIRST_KEY, TRY_S, Probe, first_change_s, spread_of
 from routekeeper.bench.scale.size import life_of
@@ -74,23 +75,26 @@ def measure_distance(group: ScaleGroup, point: Point, record: Record) -> dict[st
         life.register()
         group.delay(point.round_trip_ms, loss=point.loss)
         life.register()  # not measured: the first messages over delayed links
-        found |= changes(group, record)
-        found["restart_right_s"] = life.restart()["right_s"]
+        with counting_others(found, "change"):
+            found |= changes(group, record)
+        with counting_others(found, "restart"):
+            found["restart_right_s"] = life.restart()["right_s"]
         group.wait_healthy()
         leader = group_leader()
         lost = 0 if leader is None else leader
         survivors = [index for index in range(len(group.clients)) if index != lost]
-        with probes(group, shared=False, first=FIRST_KEY + 100) as at:
-            for index in survivors:
-                at[index].change(1)
-                at[index].wait_at_most(TRY_S + 4 * point.round_trip_ms / 1e3)
-            group.kill([lost])
-            took = first_change_s([at[index] for index in survivors], 1, within_s=FAILOVER_S)
-            record({"kind": "failover", "lost": lost, "was_leader": leader is not None, "took_s": took})
-            if took is not None:
-                found["failover_s"] = took
-        group.launch([lost])
-        group.wait_healthy()
+        with counting_others(found, "failover"):
+            with probes(group, shared=False, first=FIRST_KEY + 100) as at:
+                for index in survivors:
+                    at[index].change(1)
+                    at[index].wait_at_most(TRY_S + 4 * point.round_trip_ms / 1e3)
+                group.kill([lost])
+                took = first_change_s([at[index] for index in survivors], 1, within_s=FAILOVER_S)
+                record({"kind": "failover", "lost": lost, "was_leader": leader is not None, "took_s": took})
+                if took is not None:
+                    found["failover_s"] = took
+            group.launch([lost])
+            group.wait_healthy()
     return found
 
 
@@ -157,10 +161,11 @@ def measure_slow_disk(group: ScaleGroup, point: Point, record: Record, disks: Sl
             if slow is not None:
                 disks.slow(slow)
             first = WARM_TIMES + 1 + TIMES * ("none", "leader", "follower").index(case)
-            for role, index in (("leader", leader), ("follower", follower)):
-                took = lone_changes_ms(at[index], first=first)
-                record({"kind": "changes", "slow": case, "role": role, "took_ms": took})
-                found[f"slow_{case}_change_{role}_ms"] = statistics.median(took)
+            with counting_others(found, f"slow_{case}"):
+                for role, index in (("leader", leader), ("follower", follower)):
+                    took = lone_changes_ms(at[index], first=first)
+                    record({"kind": "changes", "slow": case, "role": role, "took_ms": took})
+                    found[f"slow_{case}_change_{role}_ms"] = statistics.median(took)
             check_leader(group, leader)
             if slow is not None:
                 disks.quick(slow)

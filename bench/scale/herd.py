@@ -1,7 +1,8 @@
 """A process with many clients, which measures when they learn of a change: by a notification or by polling.
 
 The program ``python -m routekeeper.bench.scale.herd`` reads a plan of :mod:`routekeeper.bench.wires.job` as
-JSON from standard input. It writes one JSON object with the figures to standard output.
+JSON from standard input. To standard output it writes one JSON object a line: first the raw rows, from which
+the figures are computed, and in the last line the figures.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +25,7 @@ from routekeeper.bench.wires.job import Job, Plan, now
 from routekeeper.bench.wires.watchers import HttpWatcher, JuteWatcher
 from routekeeper.bench.wires.wire import Answer, WatchWire, Wire, WireError
 
+Record = Callable[[dict[str, Any]], None]
 TOLD_S: Final = 10.0
 #: Pause in seconds between two changes. In this time, every client sets its watch again.
 REARM_S: Final = 0.02
@@ -42,26 +46,84 @@ def told_members(plan: Plan, member: int) -> list[int]:
     return list(range(len(plan.members))) if plan.everywhere else [member]
 
 
-async def watch(job: Job) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change, with the instants at which it was known, in seconds of :data:`now`.
+
+    Attributes:
+        acked_at: Instant at which the last server had acknowledged the change.
+        seen_at: Instant at which each watcher knew the change. Watcher ``n`` watches at server
+            ``n % servers``.
+    """
+
+    sent_at: float
+    acked_at: float
+    seen_at: list[float]
+
+    @property
+    def half_s(self) -> float:
+        """Return the seconds until half of the watchers knew the change."""
+        return percentile(sorted(self.seen_at), 0.5) - self.sent_at
+
+    @property
+    def last_s(self) -> float:
+        """Return the seconds until all watchers knew the change."""
+        return max(self.seen_at) - self.sent_at
+
+    def row(self, server: int) -> dict[str, Any]:
+        """Return the raw row of the change; ``server`` is the server to which the change was sent first."""
+        return {
+            "kind": "watch",
+            "server": server,
+            "sent_ns": round(self.sent_at * 1e9),
+            "acked_us": round((self.acked_at - self.sent_at) * 1e6),
+            "seen_us": [round((at - self.sent_at) * 1e6) for at in self.seen_at],
+        }
+
+
+def cpu_row(job: str, before_s: list[float], after_s: list[float]) -> dict[str, Any]:
+    """Return the raw row with the processor time that each server had used before and after a measurement."""
+    return {"kind": "cpu", "job": job, "before_s": before_s, "after_s": after_s}
+
+
+def used_s(pids: list[int]) -> list[float]:
+    return [cpu_s(pid) for pid in pids]
+
+
+def ignore(row: dict[str, Any]) -> None:
+    """Keep no raw row."""
+
+
+async def watch(job: Job, record: Record = ignore) -> dict[str, Any]:
     """Change one key (a broker or a node) again and again; measure when all watchers have the new value.
 
     ``watchers`` clients watch at each server. There is one phase for each server, and all phases take the
     same time. In a phase, changes are made one after the other. A change goes to the server of the phase; if
     the plan says ``everywhere``, it goes to all servers.
+
+    ``record`` gets a row for each measured change. The time of the measurement limits the number of rows: a
+    change takes at least :data:`REARM_S`.
     """
     plan = job.plan
-    took: list[tuple[float, float, float]] = []
+    made: list[Change] = []
     used = 0.0
     members = range(len(plan.members))
     for member in members:
         phase = Phase(job, member)
         await phase.begin()
         await phase.changes(plan.warm_s / len(members))
-        before = sum(map(cpu_s, plan.pids))
-        took += await phase.changes(plan.measure_s / len(members))
-        used += sum(map(cpu_s, plan.pids)) - before
+        before = used_s(plan.pids)
+        measured = await phase.changes(plan.measure_s / len(members))
+        after = used_s(plan.pids)
         phase.end()
-    acks, halves, lasts = (sorted(column) for column in zip(*took, strict=True))
+        made += measured
+        used += sum(after) - sum(before)
+        for change in measured:
+            record(change.row(member))
+        record(cpu_row("watch", before, after))
+    acks = sorted(change.acked_at - change.sent_at for change in made)
+    halves = sorted(change.half_s for change in made)
+    lasts = sorted(change.last_s for change in made)
     return {
         "writes": len(lasts),
         "watchers": plan.watchers * len(members),
@@ -105,13 +167,9 @@ class Phase:
             watcher.send(watcher.wire.watch())
         await self._all_seen()
 
-    async def changes(self, seconds: float) -> list[tuple[float, float, float]]:
-        """Make changes one after the other for ``seconds``; make at least one change.
-
-        Return for each change the seconds until it was acknowledged, until half of the watchers knew it, and
-        until all watchers knew it.
-        """
-        found: list[tuple[float, float, float]] = []
+    async def changes(self, seconds: float) -> list[Change]:
+        """Make changes one after the other for ``seconds``; make at least one change."""
+        found: list[Change] = []
         stop_at = now() + seconds
         while not found or now() < stop_at:
             # A number selects a topic of our nameserver. Multiples of the number of topics select the same
@@ -125,8 +183,8 @@ class Phase:
             for writer, request in zip(self._writers, requests, strict=True):
                 writer.send(request)
             await self._all_seen()
-            seen = sorted(self._seen.values())
-            found.append((self._acked - sent_at, percentile(seen, 0.5) - sent_at, seen[-1] - sent_at))
+            seen_at = [self._seen[watcher] for watcher in self._watchers]
+            found.append(Change(sent_at=sent_at, acked_at=self._acked, seen_at=seen_at))
             await self._job.pause(REARM_S)
         return found
 
@@ -170,11 +228,11 @@ class Phase:
             self._job.fail(f"watch: {reason}")
 
 
-async def poll(job: Job) -> dict[str, Any]:
+async def poll(job: Job, record: Record = ignore) -> dict[str, Any]:
     """Change one broker once; measure when each polling client has seen the change.
 
     ``watchers`` clients poll at each server, each of them every 30 s. Their first requests are evenly spread
-    over 30 s.
+    over 30 s. ``record`` gets one row with the time of each client.
     """
     plan = job.plan
     count = plan.watchers * len(plan.members)
@@ -211,13 +269,16 @@ async def poll(job: Job) -> dict[str, Any]:
 
     asking = job.loop.create_task(ask())
     await job.pause(plan.warm_s)
-    before = sum(map(cpu_s, plan.pids))
+    before = used_s(plan.pids)
     sent_at = now()
     for writer in writers:
         writer.send(writer.wire.write(number))
     await job.until(all_seen, POLL_S + TOLD_S)
-    seconds, used = now() - sent_at, sum(map(cpu_s, plan.pids)) - before
+    seconds, after = now() - sent_at, used_s(plan.pids)
     asking.cancel()
+    seen_us = [round(seen[client] * 1e6) for client in clients]
+    record({"kind": "poll", "sent_ns": round(sent_at * 1e9), "seen_us": seen_us})
+    record(cpu_row("poll", before, after))
     ordered = sorted(seen.values())
     return {
         "watchers": count,
@@ -225,14 +286,14 @@ async def poll(job: Job) -> dict[str, Any]:
         "ms_p99": percentile(ordered, 0.99) * 1e3,
         "ms_max": ordered[-1] * 1e3,
         "seconds": seconds,
-        "server_cpu_s": used,
+        "server_cpu_s": sum(after) - sum(before),
     }
 
 
-async def _main(plan: Plan) -> dict[str, Any]:
+async def _main(plan: Plan, record: Record) -> dict[str, Any]:
     job = Job(plan)
     try:
-        figures = await (watch(job) if plan.job == "watch" else poll(job))
+        figures = await (watch(job, record) if plan.job == "watch" else poll(job, record))
     except (WireError, OSError, TimeoutError) as error:
         return {"failure": f"{type(error).__name__}: {error}"}
     job.stopping = True
@@ -242,7 +303,8 @@ async def _main(plan: Plan) -> dict[str, Any]:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     allow_connections()
-    print(
-        msgspec.json.encode(uvloop.run(_main(msgspec.json.decode(sys.stdin.readline(), type=Plan)))).decode(),
-        flush=True,
-    )
+    rows: list[dict[str, Any]] = []
+    plan = msgspec.json.decode(sys.stdin.readline(), type=Plan)
+    # Write the rows after the measurement, because writing takes processor time.
+    rows.append(uvloop.run(_main(plan, rows.append)))
+    print("\n".join(msgspec.json.encode(row).decode() for row in rows), flush=True)

@@ -25,6 +25,7 @@ from routekeeper.bench.processes import Process
 from routekeeper.bench.recorder import short_remark
 from routekeeper.bench.scale.distance import FAILOVER_S, lone_changes_ms, probes
 from routekeeper.bench.scale.groups import TIMERS, ScaleGroup
+from routekeeper.bench.scale.others import counting_others
 from routekeeper.bench.scale.points import PERIOD_S, ROUNDS, Point, tried_s
 from routekeeper.bench.scale.probes import FIRST_KEY, TRY_S, Trying, at_once, first_change_s
 from routekeeper.bench.scale.size import life_of
@@ -62,15 +63,20 @@ def measure_number(
     """Measure three things in this order: lone changes, kills of all servers but one, a rolling restart."""
     found: dict[str, float] = {}
     with life_of(group, point, record) as life:
-        life.register()
-        with probes(group, shared=False) as at:
-            leader = group.leader()
-            chosen = at[0 if leader is None else leader]
-            for number in range(1, WARM_TIMES + 1):
-                chosen.change(number)
-            found["change_leader_ms"] = statistics.median(lone_changes_ms(chosen, first=WARM_TIMES + 1))
+        with counting_others(found, "change"):
+            life.register()
+            with probes(group, shared=False) as at:
+                leader = group.leader()
+                chosen = at[0 if leader is None else leader]
+                for number in range(1, WARM_TIMES + 1):
+                    chosen.change(number)
+                took = lone_changes_ms(chosen, first=WARM_TIMES + 1)
+            role = "server" if leader is None else "leader"
+            record({"kind": "changes", "role": role, "took_ms": took})
+            found["change_leader_ms"] = statistics.median(took)
         # Measure kills before the rolling restart: a JVM that has just started would be slow.
-        found |= losses(group, point, record, chance)
+        with counting_others(found, "kills"):
+            found |= losses(group, point, record, chance)
         everybody = range(len(group.clients))
         group.launch([index for index in everybody if not group.processes[index].alive])
         group.wait_healthy()
@@ -79,7 +85,8 @@ def measure_number(
         # again at once.
         if group.kind != "jute":
             life.returning(PERIOD_S)
-        found |= rolling(group, point)
+        with counting_others(found, "rolling"):
+            found |= rolling(group, point, record)
     return found
 
 
@@ -88,7 +95,7 @@ def reader_of(group: ScaleGroup, addr: str) -> Reader:
     return kind(addr, answer_s=ANSWER_S)
 
 
-def rolling(group: ScaleGroup, point: Point) -> dict[str, float]:
+def rolling(group: ScaleGroup, point: Point, record: Record) -> dict[str, float]:
     """Restart one server after the other, and measure the interruptions.
 
     Return the longest time without an accepted change, the longest time without a right answer, and the
@@ -134,6 +141,8 @@ def rolling(group: ScaleGroup, point: Point) -> dict[str, float]:
             gaps = [each.stop() for each in trying]
             for reader in readers:
                 reader.close()
+            for what, each in zip(("change", "read"), trying, strict=True):
+                record(each.row(what))
     found = {"rolling_s": took_s, "rolling_change_gap_s": gaps[0], "rolling_read_gap_s": gaps[1]}
     after = group.epoch()
     if before is not None and after is not None:
@@ -236,6 +245,7 @@ def measure_away(
     Args:
         number: Number of the round.
     """
+    found: dict[str, float] = {}
     arm, brokers = users_of(group, folder)
     side = arm.config.sides[0]
     try:
@@ -255,21 +265,22 @@ def measure_away(
             sending.for_s(2.0)
             time.sleep(phase_s(number))
             everybody = range(len(group.clients))
-            group.kill(everybody)
-            sent, failed = sending.for_s(point.away_s)
-            with sending.meanwhile() as after:
-                group.launch(everybody)
-                back = time.monotonic()
-                await_route(arm, side, brokers)
-                right_s = time.monotonic() - back
-                time.sleep(2.0)
-            sent_after, failed_after = after()
+            with counting_others(found, "away"):
+                group.kill(everybody)
+                sent, failed = sending.for_s(point.away_s)
+                with sending.meanwhile() as after:
+                    group.launch(everybody)
+                    back = time.monotonic()
+                    await_route(arm, side, brokers)
+                    right_s = time.monotonic() - back
+                    time.sleep(2.0)
+                sent_after, failed_after = after()
         finally:
             client.close()
     finally:
         for broker in brokers:
             broker.kill()
-    return {
+    return found | {
         "away_sent": float(sent),
         "away_failed": float(failed),
         "away_right_s": right_s,

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from routekeeper.bench.storm.blocking import Blocking
 from routekeeper.bench.wires.client import Kind
@@ -199,7 +199,7 @@ class Trying:
         self.done: list[float] = []
         self._action = action
         self._over = threading.Event()
-        self._began = time.perf_counter()
+        self._began = self._ended = time.perf_counter()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -222,7 +222,18 @@ class Trying:
         """End the thread; return the longest time without a success, in seconds."""
         self._over.set()
         self._thread.join()
-        return longest_gap(self.done, self._began, time.perf_counter())
+        self._ended = time.perf_counter()
+        return longest_gap(self.done, self._began, self._ended)
+
+    def row(self, what: str) -> dict[str, Any]:
+        """Return the raw row of a stopped thread: the instants of its successes, in us after its start."""
+        return {
+            "kind": "trying",
+            "what": what,
+            "began_ns": round(self._began * 1e9),
+            "done_us": [round((at - self._began) * 1e6) for at in self.done],
+            "ended_us": round((self._ended - self._began) * 1e6),
+        }
 
 
 def longest_gap(instants: Sequence[float], began: float, ended: float) -> float:

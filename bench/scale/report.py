@@ -17,6 +17,7 @@ from routekeeper.bench.scale import drawing
 from routekeeper.bench.scale.curves import NAMES, Answer, answers_of
 from routekeeper.bench.scale.drawing import Picture, picture
 from routekeeper.bench.scale.order import Order
+from routekeeper.bench.scale.others import OTHERS
 from routekeeper.bench.scale.points import PARTS, TRIED_S, TRIED_WITHOUT_MAJORITY_S, Part, Row
 from routekeeper.bench.scale.tables import Table, tables_of
 
@@ -97,12 +98,7 @@ def _shown(answer: Answer) -> Shown:
 
 def _about(order: Order, rows: Sequence[Row]) -> str:
     measured = [row for row in rows if row.left_out is None]
-    others = [
-        value
-        for row in measured
-        for name, value in row.figures.items()
-        if name.endswith("_other_programs_cores")
-    ]
+    others = [value for row in measured for name, value in row.figures.items() if name.endswith(OTHERS)]
     busy = (
         f"; other programs used {statistics.median(others):.2f} cores in the median phase, and more than "
         f"{BUSY:g} in {sum(value > BUSY for value in others)} of {len(others)}"
@@ -153,6 +149,8 @@ METHOD: Final = (
     "A failover lasts from the kill of the leader's process to the first change that a surviving server "
     "acknowledges. The harness tries all survivors at the same time. A try lasts 0.25 s and four round "
     "trips at most.",
+    "Independent mode has no leader and no followers. There the first server takes the leader's place in "
+    "the part distance, and the second server takes the follower's.",
     "The answers of two servers differ in age by the time between the first and the last server that "
     "shows a change. RocketMQ's broker reports to every server; ZooKeeper's has one session, here with "
     "the leader.",

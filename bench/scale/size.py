@@ -16,6 +16,7 @@ import msgspec
 
 from routekeeper.bench.group import Unhealthy, log_tails
 from routekeeper.bench.scale.groups import ScaleGroup
+from routekeeper.bench.scale.others import counting_others
 from routekeeper.bench.scale.points import PERIOD_S, Point
 from routekeeper.bench.scale.probes import FIRST_KEY
 from routekeeper.bench.storm import brokers
@@ -62,12 +63,14 @@ def measure_herd(group: ScaleGroup, point: Point, record: Record) -> dict[str, f
     with life_of(group, point, record) as life:
         life.register()
         if group.name != "apache":  # clients of RocketMQ's nameserver cannot watch
-            watching = herd(group, point, "watch")
+            with counting_others(found, "watch"):
+                watching = herd(group, point, "watch", record)
             found["watch_ms_last"] = watching["ms_p50"]
             found["watch_ms_half"] = watching["half_ms_p50"]
             found["watch_cpu_ms_a_change"] = 1e3 * watching["server_cpu_s"] / watching["writes"]
         if point.polling:
-            polling = herd(group, point, "poll")
+            with counting_others(found, "poll"):
+                polling = herd(group, point, "poll", record)
             found["poll_ms_last"] = polling["ms_max"]
             found["poll_ms_half"] = polling["ms_p50"]
             found["poll_cpu_s_a_minute"] = polling["server_cpu_s"] * 60 / polling["seconds"]
@@ -79,8 +82,8 @@ def life_of(group: ScaleGroup, point: Point, record: Record) -> Life:
     return Life(group, plan=plan, record=record)
 
 
-def herd(group: ScaleGroup, point: Point, job: str) -> dict[str, Any]:
-    """Run many clients in a process of their own, and return the figures that they measure.
+def herd(group: ScaleGroup, point: Point, job: str, record: Record) -> dict[str, Any]:
+    """Run many clients in a process of their own; record its rows, and return the figures that it measures.
 
     Raises:
         Unhealthy: If clients failed; the message says how.
@@ -106,7 +109,11 @@ def herd(group: ScaleGroup, point: Point, job: str) -> dict[str, Any]:
         check=False,
     )
     lines = done.stdout.splitlines()
-    figures: dict[str, Any] = json.loads(lines[-1]) if lines else {"failure": "the clients' process died"}
+    for line in lines[:-1]:
+        record(json.loads(line))
+    figures: dict[str, Any] = {"failure": "the clients' process died"}
+    if lines and not done.returncode:
+        figures = json.loads(lines[-1])
     if "failure" in figures:
         raise Unhealthy(f"{figures['failure']}\n{done.stderr.decode()[-500:]}\n{log_tails(group)}")
     return figures

@@ -189,10 +189,14 @@ _SLOW: Final = (
     ("a change at a follower, its own disk is slow", "slow_follower_change_follower_ms"),
 )
 _LOSSY: Final = (
-    ("a lone change at the leader", "change_leader_ms", "ms"),
-    ("a lone change at a follower", "change_follower_ms", "ms"),
+    ("a lone change at the leader (in independent mode at one server)", "change_leader_ms", "ms"),
+    ("a lone change at a follower (in independent mode at another server)", "change_follower_ms", "ms"),
     ("every server shows a change after", "everywhere_ms", "ms"),
-    ("the leader is killed: the next change is accepted after", "failover_s", "s"),
+    (
+        "the leader (in independent mode one server) is killed: the next change is accepted after",
+        "failover_s",
+        "s",
+    ),
 )
 _TABLES: Final[dict[Part, list[tuple[str, str, list[_Line]]]]] = {
     "size": [

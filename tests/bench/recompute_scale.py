@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -45,7 +46,8 @@ def figures(series: Path) -> Figures:
     found: Figures = {}
     for folder in sorted(series.glob("events/point=*/round=*/arm=*")):
         point, number, design = (part.partition("=")[2] for part in folder.parts[-3:])
-        for name, value in (*storms(folder), *changes(folder), *kills(folder), *absence(folder)):
+        measured = (storms, changes, herds, kills, restarts, absence)
+        for name, value in (each for figures_in in measured for each in figures_in(folder)):
             found[point, design, int(number), name] = value
     return found
 
@@ -137,6 +139,35 @@ def changes(folder: Path) -> Iterable[tuple[str, float]]:
         yield "old_ms", median((max(values) - min(values)) * 1e3 for values in seen)
 
 
+def herds(folder: Path) -> Iterable[tuple[str, float]]:
+    """Yield the figures of many clients that learn of a change, because they watch or because they poll.
+
+    The figures are:
+
+    - the time in ms until half of the clients, and the last client, knew a change: the median of all changes
+      for clients that watch, and the time of the only change for clients that poll;
+    - the processor time of all servers: in ms for a change, and in s for a minute of polling.
+    """
+    notes = events(folder, "notes")
+    used_s: dict[str, float] = defaultdict(float)
+    for note in notes:
+        if note.get("kind") == "cpu":
+            used_s[note["job"]] += sum(note["after_s"]) - sum(note["before_s"])
+    if watched := [note["seen_us"] for note in notes if note.get("kind") == "watch"]:
+        yield "watch_ms_last", lower_median([max(seen) for seen in watched]) / 1e3
+        yield "watch_ms_half", lower_median([lower_median(seen) for seen in watched]) / 1e3
+        yield "watch_cpu_ms_a_change", used_s["watch"] * 1e3 / len(watched)
+    for seen in (note["seen_us"] for note in notes if note.get("kind") == "poll"):
+        yield "poll_ms_last", max(seen) / 1e3
+        yield "poll_ms_half", lower_median(seen) / 1e3
+        yield "poll_cpu_s_a_minute", used_s["poll"] * 60 / (max(seen) / 1e6)
+
+
+def lower_median(values: list[float]) -> float:
+    """Return the median; of an even number of values, return the lower one of the two in the middle."""
+    return sorted(values)[(len(values) - 1) // 2]
+
+
 def kills(folder: Path) -> Iterable[tuple[str, float]]:
     """Yield the figures of servers that were killed one by one, and not started again.
 
@@ -152,6 +183,15 @@ def kills(folder: Path) -> Iterable[tuple[str, float]]:
         wrong = [note["down"] for note in notes if note["right"] < note["asked"]]
         yield "down_with_changes", float(min([*refused, len(notes) + 1]) - 1)
         yield "down_with_answers", float(min([*wrong, len(notes) + 1]) - 1)
+
+
+def restarts(folder: Path) -> Iterable[tuple[str, float]]:
+    """Yield the longest time without a change, and without a right answer, while servers restart in turn."""
+    for note in events(folder, "notes"):
+        if note.get("kind") == "trying":
+            marks = [0, *sorted(note["done_us"]), note["ended_us"]]
+            longest_us = max(later - earlier for earlier, later in pairwise(marks))
+            yield f"rolling_{note['what']}_gap_s", longest_us / 1e6
 
 
 def absence(folder: Path) -> Iterable[tuple[str, float]]:

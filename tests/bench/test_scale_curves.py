@@ -372,3 +372,27 @@ def test_page_holds_each_part_its_tables_failures_and_points_that_were_left_out(
         "size,10 brokers with 100 topics each,independent,2,none,0.5,restart_right_s,1.5\n"
         in (tmp_path / "scale-figures.csv").read_text()
     )
+
+
+def test_page_says_how_much_other_programs_used_where_the_rows_have_it() -> None:
+    rows = [
+        row(several(3), "raft", change_other_programs_cores=0.1, kills_other_programs_cores=0.5),
+        row(several(3), "raft", 2, kills_other_programs_cores=0.2),
+    ]
+    said = "other programs used 0.20 cores in the median phase, and more than 0.25 in 1 of 3."
+    assert said in page_of([(order("number"), rows)])
+    without = [row(several(3), "raft", down_1_change_s=0.6)]
+    assert "other programs used" not in page_of([(order("number"), without)])
+
+
+def test_titles_of_the_part_distance_are_true_of_independent_mode_which_has_no_leader() -> None:
+    rows = [
+        row(far(5.0, loss=loss), design, change_leader_ms=1.0, change_follower_ms=1.0, failover_s=0.1)
+        for design in ("independent", "raft")
+        for loss in (0.0, 0.01)
+    ]
+    titles = [question.title for question in QUESTIONS if question.part == "distance"]
+    titles += [cells[0] for table in tables_of("distance", rows) for cells in table.rows]
+    led = [title for title in titles if re.search("leader|follower", title)]
+    assert len(led) == 6
+    assert [title for title in led if "in independent mode" not in title] == []

@@ -20,6 +20,7 @@ from routekeeper.bench.scale import distance, groups, number
 from routekeeper.bench.scale.order import begin, read_rows
 from routekeeper.bench.scale.points import Part
 from routekeeper.bench.scale.series import Series, order_of
+from tests.bench import recompute_scale
 from tests.bench.lives import rows as events_of
 
 pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -84,6 +85,19 @@ def test_queries_and_registrations_are_operations_that_the_report_reads(folder: 
     assert {sample.index for sample in events_of(events, ProcessSample)} == {0, 1, 2}
 
 
+def test_raw_changes_of_clients_that_watch_give_the_same_figures(folder: Path) -> None:
+    found = recompute_scale.figures(folder)
+    herds = [row for row in read_rows(folder) if row.point.kind == "herd"]
+    assert len(herds) == 2
+    for herd in herds:
+        again = {name: value for (_, design, _, name), value in found.items() if design == herd.design}
+        for name in ("watch_ms_last", "watch_ms_half", "watch_cpu_ms_a_change"):
+            assert again[name] == pytest.approx(herd.figures[name], rel=0.01)
+        assert herd.figures["watch_other_programs_cores"] >= 0
+    compared, differ = recompute_scale.differences(found, folder / "rows.jsonl")
+    assert (differ, compared >= 12) == ([], True)
+
+
 def figures_of(folder: Path, part: Part, kind: str, design: Arm) -> dict[str, float]:
     """Measure one point once and return the figures.
 
@@ -119,7 +133,7 @@ def test_change_takes_a_round_trip_more_where_servers_are_far(tmp_path: Path) ->
 @pytest.mark.skipif(slow_disk.missing() is not None, reason=f"a slow disk needs {slow_disk.missing()}")
 def test_slow_disk_of_the_leader_or_of_one_follower_is_one_of_three(tmp_path: Path) -> None:
     found = figures_of(tmp_path, "distance", "slow-disk", "raft")
-    assert len(found) == 6
+    assert sum("_change_" in name for name in found) == 6
     assert found["slow_leader_change_follower_ms"] > 0
 
 
@@ -128,7 +142,11 @@ def notes_of(folder: Path) -> list[dict[str, Any]]:
     return [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
 
 
-def test_raft_mode_takes_changes_with_one_of_three_down_and_not_with_two(tmp_path: Path) -> None:
+def test_raft_mode_takes_changes_with_one_of_three_down_and_not_with_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A short time is enough to show that changes are impossible without a majority.
+    monkeypatch.setattr(number, "tried_s", lambda servers, down: 25.0 if down == 1 else 6.0)
     found = figures_of(tmp_path, "number", "number", "raft")
     assert found["down_with_changes"] == 1
     assert found["down_1_change_s"] > 0
@@ -136,6 +154,12 @@ def test_raft_mode_takes_changes_with_one_of_three_down_and_not_with_two(tmp_pat
     assert found["rolling_leader_changes"] >= 1, "the leader restarts, too"
     kills = [note for note in notes_of(tmp_path) if note["kind"] == "down"]
     assert [kill["was_leader"] for kill in kills] == [True, True]
+    again = {name for *_, name in recompute_scale.figures(tmp_path)}
+    assert {"change_leader_ms", "rolling_change_gap_s", "rolling_read_gap_s"} <= again
+    assert recompute_scale.differences(recompute_scale.figures(tmp_path), tmp_path / "rows.jsonl")[1] == []
+    assert {name for name in found if name.endswith("_other_programs_cores")} == {
+        f"{phase}_other_programs_cores" for phase in ("change", "kills", "rolling")
+    }
 
 
 def test_independent_mode_answers_right_again_only_when_brokers_are_back(tmp_path: Path) -> None:
@@ -152,6 +176,7 @@ def test_messages_go_on_while_all_servers_are_away(tmp_path: Path) -> None:
     assert found["away_sent"] == 60
     assert found["away_failed"] == 0
     assert found["away_right_s"] > 0
+    assert found["away_other_programs_cores"] >= 0
     # Messages are counted until 2 s after the last route is right again. Demand only half of the messages
     # that are due, because the machine may be busy.
     assert found["away_sent_after"] > (found["away_right_s"] + 2) / number.SEND_EVERY_S / 2

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-import msgspec
+from pathlib import Path
 
-from routekeeper.bench.plan import Plan, load_plan, run_seconds
-from routekeeper.bench.schedule import OVERHEAD_S, blocks_of, expected_s
+import msgspec
+import pytest
+
+from routekeeper.bench.compare import expected_minutes
+from routekeeper.bench.plan import FOLDER, Plan, load_plan, run_seconds
+from routekeeper.bench.runfolder import REAL
+from routekeeper.bench.schedule import (
+    OVERHEAD_S,
+    Comparison,
+    Turn,
+    blocks_of,
+    expected_s,
+    load_seconds,
+    usual_overhead_s,
+)
+
+GUIDE = Path(__file__).parents[2] / "docs" / "benchmark-guide.md"
 
 
 def a_plan(blocks: int = 6) -> Plan:
@@ -39,3 +54,56 @@ def test_estimate_learns_from_what_is_over() -> None:
     load_s = run_seconds(plan, plan.series[0])
     assert expected_s(plan, turns, done_s=[]) == 3 * (load_s + OVERHEAD_S)
     assert expected_s(plan, turns[1:], done_s=[(turns[0], load_s + 30)]) == 2 * (load_s + 30)
+
+
+def real_turns(plan: Plan) -> list[Turn]:
+    return [turn for block in blocks_of(plan, 7) for turn in block]
+
+
+def test_estimate_of_a_design_learns_from_its_own_runs_first() -> None:
+    """Give the designs with our programs 5 s, and those with RocketMQ's programs 10 s more than usual."""
+    plan = load_plan("real")
+    (series,) = plan.series
+    turns = real_turns(plan)
+    ours = next(turn for turn in turns if turn.arm == "independent")
+    real = next(turn for turn in turns if turn.arm == "independent-real")
+
+    def took_s(turn: Turn, more_s: float) -> float:
+        return load_seconds(plan, series, turn.block) + usual_overhead_s(turn.arm) + more_s
+
+    one, both = [(ours, took_s(ours, 5.0))], [(ours, took_s(ours, 5.0)), (real, took_s(real, 10.0))]
+    usual = expected_s(plan, turns, done_s=[])
+    assert expected_s(plan, turns, done_s=one) == pytest.approx(usual + 24 * 5.0)
+    # Of 24 runs, 6 have the overhead of each of the two known designs. The others get the mean difference.
+    assert expected_s(plan, turns, done_s=both) == pytest.approx(usual + 6 * 5.0 + 6 * 10.0 + 12 * 7.5)
+
+
+def test_designs_with_rocketmqs_own_programs_take_longer_to_start() -> None:
+    plan = load_plan("real")
+    assert all(usual_overhead_s(arm) > 1.5 * OVERHEAD_S for arm in REAL)
+    every = len(real_turns(plan)) * OVERHEAD_S
+    slower = sum(usual_overhead_s(turn.arm) - OVERHEAD_S for turn in real_turns(plan))
+    load_s = 24 * run_seconds(plan, plan.series[0])
+    assert expected_s(plan, real_turns(plan), done_s=[]) == pytest.approx(load_s + every + slower)
+
+
+def test_later_rounds_take_longer_because_their_faults_come_later() -> None:
+    plan = load_plan("real")
+    (series,) = plan.series
+    by_block = [load_seconds(plan, series, block) for block in range(1, series.blocks + 1)]
+    assert by_block == sorted(set(by_block))
+    assert sum(by_block) == pytest.approx(series.blocks * run_seconds(plan, series))
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        (FOLDER / "real.toml", "It takes about {} minutes"),
+        (GUIDE, "`mqbench compare --profile real` takes about {} minutes"),
+    ],
+    ids=["plan", "guide"],
+)
+def test_profile_real_is_said_to_take_the_announced_time(path: Path, said: str) -> None:
+    asked = Comparison(profile="real", plan=load_plan("real"), seed=1, command=[])
+    text = " ".join(path.read_text().replace("#", " ").split())
+    assert said.format(f"{expected_minutes(asked):.0f}") in text
