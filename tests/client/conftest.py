@@ -10,8 +10,7 @@ import random
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,22 @@ import pytest
 import routekeeper.client.aio
 import routekeeper.client.blocking
 from routekeeper.client.config import ClientConfig
+from routekeeper.client.consumer import ConsumeResult
 from routekeeper.client.core import ClientCore
 from routekeeper.client.operation import Operation
+from routekeeper.client.queue_reader import ReceivedMessage
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand, decode_command
+from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.frame import FrameDecoder
-from routekeeper.remoting.route import BrokerData, QueueData, RouteDialect, TopicRouteData, encode_route
+from routekeeper.remoting.route import (
+    BrokerData,
+    QueueData,
+    RouteDialect,
+    TopicConfig,
+    TopicRouteData,
+    encode_route,
+)
 from routekeeper.remoting.transport.server import Connection, Handler, RemotingServer
 from tests.waiting import wait_until
 
@@ -147,6 +156,16 @@ def route_body() -> Callable[..., bytes]:
         return encode_route(route, RouteDialect.UNQUOTED)
 
     return encode
+
+
+@pytest.fixture
+def peer(
+    new_peer: Callable[..., Peer], answers: Callable[..., Any], route_body: Callable[..., bytes]
+) -> Peer:
+    """Return a scripted server that is nameserver and broker of topic T, and answers success to requests."""
+    made = new_peer()
+    made.answer = answers({"T": route_body(broker_a=made.addr)})
+    return made
 
 
 Runner = Callable[..., Any]
@@ -282,6 +301,43 @@ class Process:
         self._log.close()
 
 
+def is_routed(client: routekeeper.client.blocking.Client, topic: str) -> bool:
+    """Return True if a nameserver has a route of the topic."""
+    try:
+        return bool(client.route(topic).queue_datas)
+    except RemotingError:
+        return False
+
+
+def create_topic(
+    client: routekeeper.client.blocking.Client, broker: Process, topic: str, *, queues: int = 1
+) -> None:
+    """Create a topic at the broker; return when a nameserver has its route."""
+    config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
+    client.run(client.admin.create_topic(broker.addr, config))
+    wait_until(lambda: is_routed(client, topic), f"the route of {topic}")
+
+
+class Sink:
+    """A listener that records its messages, and refuses every message with the body ``refused``."""
+
+    def __init__(self, refused: bytes = b"") -> None:
+        self.messages: list[ReceivedMessage] = []
+        self._refused = refused
+        self._lock = threading.Lock()
+
+    def __call__(self, batch: Sequence[ReceivedMessage]) -> ConsumeResult:
+        with self._lock:
+            self.messages += batch
+        if any(message.body == self._refused for message in batch):
+            return ConsumeResult.RECONSUME_LATER
+        return ConsumeResult.SUCCESS
+
+    def bodies(self) -> list[bytes]:
+        with self._lock:
+            return [message.body for message in self.messages]
+
+
 @pytest.fixture(scope="module")
 def nameserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """Run our nameserver in independent mode."""
@@ -319,10 +375,9 @@ def broker(nameserver: Process, tmp_path_factory: pytest.TempPathFactory) -> Ite
         log=folder / "log",
     )
     with routekeeper.client.blocking.Client(ClientConfig(nameservers=(nameserver.addr,))) as started:
-        deadline = time.monotonic() + 30
-        while "broker-a" not in started.run(started.admin.cluster_info()).broker_addr_table:
-            assert time.monotonic() < deadline, "the broker did not register within 30 s"
-            time.sleep(0.05)
+        wait_until(
+            lambda: "broker-a" in started.run(started.admin.cluster_info()).broker_addr_table, "it registers"
+        )
     yield process
     process.stop()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,9 @@ import pytest
 from routekeeper.bench.timers import divide_periods
 from routekeeper.client.blocking import Client
 from routekeeper.client.config import ClientConfig, ConsumeFrom, ConsumerConfig
-from routekeeper.client.mqadmin.__main__ import main
 from routekeeper.client.producer import Message
-from tests.client.conftest import Process
-
-
-def mqadmin(*arguments: str) -> tuple[int, str]:
-    out, err = io.StringIO(), io.StringIO()
-    code = main(arguments, environment={}, out=out, err=err)
-    return code, out.getvalue() + err.getvalue()
+from tests.client.conftest import Process, is_routed
+from tests.client.mqadmin import mqadmin
 
 
 @pytest.mark.faults
@@ -50,32 +43,23 @@ def test_mqadmin_knows_a_broker_by_every_spelling_of_its_address(
             )
             seen: list[Any] = []
             topic, port = f"Spelt-{len(host)}", broker.addr.rpartition(":")[2]
-            code, text = mqadmin(
-                *("updateTopic", "-n", nameserver.addr, "-b", f"{named}:{port}", "-t", topic, "-o", "true")
-            )
-            assert code == 0, text
-            eventually(lambda: _routed(client, topic), "the topic has a route")
+            at_broker = ("-b", f"{named}:{port}", "-t", topic)
+            code, _, err = mqadmin("updateTopic", *at_broker, "-o", "true", namesrv=nameserver.addr)
+            assert code == 0, err
+            eventually(lambda: is_routed(client, topic), "the topic has a route")
             sent = client.producer("senders").send(Message(topic=topic, body=b"x"))
             config = ConsumerConfig(group=name, consume_from=ConsumeFrom.FIRST_OFFSET)
             with client.consume(config, {topic: "*"}, seen.extend):
                 eventually(lambda: len(seen) == 1, "the message is consumed")
 
                 def track() -> str:
-                    _, text = mqadmin("queryMsgById", "-n", nameserver.addr, "-i", sent.offset_message_id)
+                    query = ("queryMsgById", "-i", sent.offset_message_id)
+                    text = mqadmin(*query, namesrv=nameserver.addr)[1]
                     return text.partition("trackType=")[2].partition(",")[0]
 
                 eventually(lambda: track() != "NOT_CONSUME_YET", "its offset is stored")
                 assert track() == "CONSUMED"
-            code, text = mqadmin(
-                *("updateTopicPerm", "-n", nameserver.addr, "-b", f"{named}:{port}", "-t", topic, "-p", "4")
-            )
-            assert code == 0, text
+            code, _, err = mqadmin("updateTopicPerm", *at_broker, "-p", "4", namesrv=nameserver.addr)
+            assert code == 0, err
     finally:
         broker.stop()
-
-
-def _routed(client: Client, topic: str) -> bool:
-    try:
-        return bool(client.route(topic).queue_datas)
-    except Exception:
-        return False

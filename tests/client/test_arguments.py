@@ -21,9 +21,7 @@ QUEUE = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
 
 
 @pytest.fixture
-def config(new_peer: Callable[..., Any], answers: Any, route_body: Any) -> ClientConfig:
-    peer = new_peer()
-    peer.answer = answers({"T": route_body(broker_a=peer.addr)})
+def config(peer: Any) -> ClientConfig:
     return ClientConfig(nameservers=(peer.addr,), shutdown_s=0.2)
 
 

@@ -8,6 +8,7 @@ import inspect
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -73,11 +74,8 @@ def table(cases: dict[str, Any]) -> pytest.MarkDecorator:
 @table({**COROUTINES, **NEVER_RUN})
 def test_a_blocking_consumer_refuses_a_listener_that_it_cannot_run(call: Any) -> None:
     started = routekeeper.client.blocking.Client(NOBODY)
-    try:
-        with pytest.raises(InvalidArgument, match="listener"):
-            started.push_consumer("g", {"T": "*"}, call)
-    finally:
-        started.close()
+    with closing(started), pytest.raises(InvalidArgument, match="listener"):
+        started.push_consumer("g", {"T": "*"}, call)
 
 
 @table(NEVER_RUN)
@@ -104,11 +102,8 @@ def test_an_asyncio_consumer_takes_every_kind_of_coroutine_function(call: Any) -
 def test_put_refuses_a_callback_that_nobody_would_await(name: str, call: Any) -> None:
     message = Message(topic="T", body=b"x")
     started = routekeeper.client.blocking.Client(NOBODY)
-    try:
-        with pytest.raises(InvalidArgument, match=name):
-            started.producer("g").put(message, **{name: call})
-    finally:
-        started.close()
+    with closing(started), pytest.raises(InvalidArgument, match=name):
+        started.producer("g").put(message, **{name: call})
 
     async def main() -> None:
         async with routekeeper.client.aio.Client(NOBODY) as other:
@@ -224,11 +219,7 @@ def test_the_asyncio_consumer_judges_results_alike_however_the_listener_runs(
 
 
 @pytest.mark.parametrize("result", [None, 0, "a queue"])
-def test_a_selector_that_returns_no_queue_is_an_invalid_argument(
-    result: Any, new_peer: Callable[..., Any], answers: Any, route_body: Any
-) -> None:
-    peer = new_peer()
-    peer.answer = answers({"T": route_body(broker_a=peer.addr)})
+def test_a_selector_that_returns_no_queue_is_an_invalid_argument(result: Any, peer: Any) -> None:
     with routekeeper.client.blocking.Client(ClientConfig(nameservers=(peer.addr,))) as started:
         for send in (started.producer("g").send, started.producer("g").put):
             with pytest.raises(InvalidArgument, match="MessageQueue"):
@@ -236,10 +227,8 @@ def test_a_selector_that_returns_no_queue_is_an_invalid_argument(
 
 
 def test_a_delivery_callback_that_returns_a_coroutine_is_named_in_the_log(
-    new_peer: Callable[..., Any], answers: Any, route_body: Any, caplog: pytest.LogCaptureFixture
+    peer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    peer = new_peer()
-    peer.answer = answers({"T": route_body(broker_a=peer.addr)})
     with routekeeper.client.blocking.Client(ClientConfig(nameservers=(peer.addr,))) as started:
         producer = started.producer("g")
         returned: list[Any] = []
@@ -268,16 +257,14 @@ def test_a_hook_that_returns_no_request_is_named(new_peer: Callable[..., Any]) -
     started = routekeeper.client.blocking.Client(
         ClientConfig(nameservers=(new_peer().addr,)), hooks=(Forgets(),)
     )
-    try:
-        with pytest.raises(NoNameserver, match="before_request of hook Forgets returned NoneType"):
-            started.route("T")
-    finally:
-        started.close()
+    named = pytest.raises(NoNameserver, match="before_request of hook Forgets returned NoneType")
+    with closing(started), named:
+        started.route("T")
 
 
 @pytest.mark.parametrize("kind", ["blocking", "aio"])
 def test_a_hook_that_fails_after_the_answer_hides_no_result(
-    kind: str, new_peer: Callable[..., Any], answers: Any, route_body: Any, caplog: pytest.LogCaptureFixture
+    kind: str, peer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Fails:
         def before_request(self, remote: str, request: RemotingCommand) -> RemotingCommand:
@@ -286,8 +273,6 @@ def test_a_hook_that_fails_after_the_answer_hides_no_result(
         def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
             raise KeyError("the user's own")
 
-    peer = new_peer()
-    peer.answer = answers({"T": route_body(broker_a=peer.addr)})
     config, message = ClientConfig(nameservers=(peer.addr,)), Message(topic="T", body=b"x")
 
     async def main() -> SendStatus:

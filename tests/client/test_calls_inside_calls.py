@@ -37,11 +37,7 @@ CALLS: dict[str, Callable[[Client, Producer], object]] = {
 
 
 @pytest.mark.parametrize("name", list(CALLS))
-def test_a_selector_that_calls_its_own_client_ends_with_an_error(
-    name: str, new_peer: Callable[..., Any], answers: Any, route_body: Any
-) -> None:
-    peer = new_peer()
-    peer.answer = answers({"T": route_body(broker_a=peer.addr)})
+def test_a_selector_that_calls_its_own_client_ends_with_an_error(name: str, peer: Any) -> None:
     client = Client(ClientConfig(nameservers=(peer.addr,), shutdown_s=1.0))
     producer = client.producer("g")
 
@@ -56,11 +52,7 @@ def test_a_selector_that_calls_its_own_client_ends_with_an_error(
     client.close()
 
 
-def test_a_log_handler_may_call_another_client(
-    new_peer: Callable[..., Any], answers: Any, route_body: Any
-) -> None:
-    peer = new_peer()
-    peer.answer = answers({"T": route_body(broker_a=peer.addr)})
+def test_a_log_handler_may_call_another_client(peer: Any) -> None:
     config = ClientConfig(nameservers=(peer.addr,), shutdown_s=1.0)
     client, other = Client(config), Client(config)
     producer, others_producer = client.producer("g"), other.producer("g")

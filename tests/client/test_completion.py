@@ -5,6 +5,7 @@ The tests load the completion scripts into real shells and type a tab.
 
 from __future__ import annotations
 
+import functools
 import os
 import pty
 import select
@@ -45,6 +46,7 @@ CASES: Final = (
 )
 
 
+@functools.cache
 def script(program: str, shell: str) -> str:
     command = [sys.executable, "-m", MODULES[program], "--print-completion", shell]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -80,6 +80,11 @@ class World:
             self.now_s, _, call = heapq.heappop(self._events)
             call()
 
+    def pass_time(self, seconds: float) -> None:
+        end_s = self.now_s + seconds
+        self.after(seconds, lambda: None)
+        self.run_until(lambda: self.now_s >= end_s, seconds + 1)
+
     def start(
         self, member: Member, operation: Operation[Any], done: Callable[[], None] | None = None
     ) -> None:
@@ -468,16 +473,12 @@ def test_a_member_that_is_closed_while_it_starts_ends_in_silence(
 ) -> None:
     world = World(seed, loss=0.0)
     member = Member(world, History(world.rng, failing=0.0), 1, orderly=True)
-    closed_s = 0.008 * seed
-    world.after(closed_s, lambda: None)
-    world.run_until(lambda: world.now_s >= closed_s, 1)
+    world.pass_time(0.008 * seed)
     left: list[bool] = []
     world.start(member, member.core.close(), lambda: left.append(True))
     world.run_until(lambda: bool(left), 60)
     member.cut_off = True  # closing a client closes its connections last, so every later request fails
-    ended_s = world.now_s + 30
-    world.after(30, lambda: None)
-    world.run_until(lambda: world.now_s >= ended_s, 31)
+    world.pass_time(30)
     assert member.core.directory.watchers == []
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
@@ -486,12 +487,9 @@ def test_a_member_that_is_closed_while_it_starts_ends_in_silence(
 def test_a_consumer_that_is_closed_while_it_starts_is_no_member(seed: int) -> None:
     world = World(seed, loss=0.0)
     member = Member(world, History(world.rng, failing=0.0), 1)
-    closed_s = 0.005 * seed
-    world.after(closed_s, lambda: None)
-    world.run_until(lambda: world.now_s >= closed_s, 1)
+    world.pass_time(0.005 * seed)
     world.start(member, member.consumer.close())
-    world.after(30, lambda: None)
-    world.run_until(lambda: world.now_s >= 30, 60)
+    world.pass_time(30)
     assert world.broker.members == {}
 
 
@@ -524,9 +522,7 @@ def test_what_is_stored_was_consumed(seed: int) -> None:
     fill(world, 150)
     members = [Member(world, history, number) for number in (1, 2)]
     for _ in range(40):
-        wake = world.now_s + 0.3
-        world.after(0.3, lambda: None)
-        world.run_until(lambda wake=wake: world.now_s >= wake, 10)  # type: ignore[misc]
+        world.pass_time(0.3)
         for (_, topic, queue_id), offset in world.broker.offsets.items():
             for message in world.broker.queues[topic, queue_id][:offset]:
                 assert history.finished[message.body], f"{message.body!r} below the stored offset {offset}"
@@ -569,9 +565,7 @@ def test_orderly_queues_with_slow_listeners_change_hands_side_by_side() -> None:
     assert len(kept) == QUEUES // 2
     done = dict(history.order)
     counts = {queue.queue_id: len(done.get(queue.queue_id, ())) for queue in kept}
-    target_s = world.now_s + 60
-    world.after(60.0, lambda: None)
-    world.run_until(lambda: world.now_s >= target_s, 61)
+    world.pass_time(60)
     assert all(len(history.order[queue.queue_id]) >= counts[queue.queue_id] + 2 for queue in kept)
 
 

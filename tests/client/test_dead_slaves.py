@@ -13,7 +13,6 @@ from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import ConnectionLost
 from routekeeper.remoting.route import BrokerData, QueueData, RouteDialect, TopicRouteData, encode_route
 from tests.client.test_consumer_sim import ADDR, QUEUES, Broker, History, Member, World, fill
-from tests.client.test_late_requests import pass_time
 
 SLAVE = "192.0.2.8:10911"
 
@@ -78,7 +77,7 @@ def test_a_consumer_returns_to_the_slave_if_its_master_is_the_dead_one() -> None
     Member(world, history, 1)
     world.run_until(lambda: set(history.finished) == wanted, 60)
     world.master_down = world.slave_down = True
-    pass_time(world, 5)
+    world.pass_time(5)
     world.slave_down = False  # the slave was down for only 5 s
     world.broker.append("T", 0, b"later")
     world.run_until(lambda: b"later" in history.finished, 20)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,11 +16,7 @@ from routekeeper.remoting.message import decode_properties
 
 
 @pytest.mark.parametrize("level", [19, 1024])
-def test_a_delay_level_is_bounded_by_brokers_alone(
-    level: int, new_peer: Callable[..., Any], answers: Any, route_body: Any
-) -> None:
-    peer = new_peer()
-    peer.answer = answers({"T": route_body(broker_a=peer.addr)})
+def test_a_delay_level_is_bounded_by_brokers_alone(level: int, peer: Any) -> None:
     with Client(ClientConfig(nameservers=(peer.addr,))) as client:
         client.producer("g").send(Message(topic="T", body=b"x", delay_level=level))
     sent = next(request for request in peer.requests if request.code == RequestCode.SEND_MESSAGE_V2)

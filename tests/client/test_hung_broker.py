@@ -22,7 +22,8 @@ from routekeeper.client.retry import Outcome, classify_answer
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.errors import TooManyRequests
 from routekeeper.remoting.route import TopicConfig
-from tests.client.conftest import Process
+from tests.client.conftest import Process, is_routed
+from tests.waiting import wait_until
 
 #: Greatest number of attempts of a measurement. A busy machine may also slow the broker that does not hang,
 #: so one good attempt is enough.
@@ -94,15 +95,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         config = TopicConfig(topic_name="Two", read_queue_nums=2, write_queue_nums=2)
         for broker in found.brokers:
             client.run(client.admin.create_topic(broker.addr, config))
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                if len(client.route("Two").queue_datas) == 2:
-                    break
-            except Exception:
-                pass  # the nameserver has no route yet
-            assert time.monotonic() < deadline, "the topic's route is not complete"
-            time.sleep(0.05)
+        wait_until(
+            lambda: is_routed(client, "Two") and len(client.route("Two").queue_datas) == 2, "the whole route"
+        )
     yield found
     found.stop()
 

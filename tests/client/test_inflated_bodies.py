@@ -21,8 +21,7 @@ from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.fields import SendMessageFields
 from routekeeper.remoting.message import SYS_COMPRESSED, encode_properties
-from routekeeper.remoting.route import TopicConfig
-from tests.client.conftest import Process
+from tests.client.conftest import Process, create_topic
 
 MIB = 1024 * 1024
 #: Size in bytes of the largest body that consumers inflate.
@@ -30,19 +29,6 @@ LARGE = 16 * MIB
 SMALL = zlib.compress(b"a" * LARGE, 1)
 
 pytestmark = [pytest.mark.faults, pytest.mark.one_core]
-
-
-def create(client: Client, broker: Process, topic: str, queues: int, eventually: Callable[..., None]) -> None:
-    config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
-    client.run(client.admin.create_topic(broker.addr, config))
-
-    def routed() -> bool:
-        try:
-            return bool(client.route(topic).queue_datas)
-        except Exception:
-            return False
-
-    eventually(routed, f"the route of {topic}")
 
 
 def send_compressed(client: Client, broker: Process, topic: str, queue_id: int, body: bytes) -> None:
@@ -125,11 +111,11 @@ print(json.dumps({"seen": seen, "peak": peak()}))
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["blocking-push", "blocking-pull", "aio-push", "aio-pull"])
 def test_a_consumer_of_large_bodies_stays_small_and_misses_none(
-    kind: str, nameserver: Process, broker: Process, eventually: Callable[..., None]
+    kind: str, nameserver: Process, broker: Process
 ) -> None:
     topic, queues, each = f"Large-{kind}", 4, 6
     with Client(ClientConfig(nameservers=(nameserver.addr,))) as client:
-        create(client, broker, topic, queues, eventually)
+        create_topic(client, broker, topic, queues=queues)
         for queue_id in range(queues):
             for _ in range(each):
                 send_compressed(client, broker, topic, queue_id, SMALL)
@@ -172,7 +158,7 @@ def test_a_body_above_the_whole_budget_is_delivered_alone(
 ) -> None:
     topic = f"Alone{orderly}"
     with Client(settings(nameserver, cache_size=1)) as client:
-        create(client, broker, topic, 2, eventually)
+        create_topic(client, broker, topic, queues=2)
         for queue_id in range(2):
             for _ in range(3):
                 send_compressed(client, broker, topic, queue_id, SMALL)
@@ -199,7 +185,7 @@ def test_queues_and_consumers_that_hold_the_budget_do_not_stop_others(
 ) -> None:
     with Client(settings(nameserver, cache_size=1)) as client:
         for topic in ("Unasked", "Paused"):
-            create(client, broker, topic, 2, eventually)
+            create_topic(client, broker, topic, queues=2)
             for queue_id in range(2):
                 send_compressed(client, broker, topic, queue_id, SMALL)
         unasked = PullConsumerConfig(group="unasked", consume_from=ConsumeFrom.FIRST_OFFSET)
@@ -234,11 +220,9 @@ sys.exit(code)
 
 
 @pytest.mark.slow
-def test_mqadmin_prints_large_bodies_one_at_a_time(
-    nameserver: Process, broker: Process, eventually: Callable[..., None]
-) -> None:
+def test_mqadmin_prints_large_bodies_one_at_a_time(nameserver: Process, broker: Process) -> None:
     with Client(ClientConfig(nameservers=(nameserver.addr,))) as client:
-        create(client, broker, "Printed", 1, eventually)
+        create_topic(client, broker, "Printed", queues=1)
         for _ in range(8):
             send_compressed(client, broker, "Printed", 0, SMALL)
     for arguments in (

@@ -15,12 +15,6 @@ from tests.client.test_consumer_sim import QUEUES, Broker, History, Member, Worl
 from tests.client.test_released_commits import KEPT, PullMember, append, stored
 
 
-def pass_time(world: World, seconds: float) -> None:
-    end_s = world.now_s + seconds
-    world.after(seconds, lambda: None)
-    world.run_until(lambda: world.now_s >= end_s, seconds + 1)
-
-
 @dataclass
 class WatchingBroker(Broker):
     """A broker that records the queues whose stored offset became lower."""
@@ -59,7 +53,7 @@ def test_a_commit_is_not_undone_by_an_older_pull(seed: int) -> None:
         member.poll(1)
         member.run(member.puller.commit())
         assert stored(member, KEPT) == number
-        pass_time(world, 2.0)
+        world.pass_time(2.0)
         assert stored(member, KEPT) == number
 
 
@@ -72,7 +66,7 @@ def test_a_heartbeat_does_not_join_a_group_again_that_the_client_left(seed: int)
     for number in range(60):
         world.after(0.05 * number, lambda: world.start(member, member.core.beat()))
     world.start(member, member.consumer.close())
-    pass_time(world, 30)
+    world.pass_time(30)
     assert world.broker.members == {}
 
 
@@ -81,9 +75,9 @@ def test_a_closed_member_has_no_locks(seed: int) -> None:
     world = World(seed, loss=0.0)
     world.still, world.timer_divisor = 0.5, 50.0
     member = Member(world, History(world.rng, failing=0.0), 1, orderly=True)
-    pass_time(world, 0.05 * seed)
+    world.pass_time(0.05 * seed)
     world.start(member, member.consumer.close())
-    pass_time(world, 30)
+    world.pass_time(30)
     assert world.broker.locks == {}
 
 
@@ -115,5 +109,5 @@ def test_a_lock_is_not_requested_after_the_unlock_at_the_end() -> None:
     world.slow = True
     world.run_until(lambda: bool(world.waiting), 60)
     world.start(member, member.consumer.close())
-    pass_time(world, 30)
+    world.pass_time(30)
     assert world.broker.locks == {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from routekeeper.remoting.bodies import MessageQueue
 from tests.client.test_consumer_sim import History, Member, World
-from tests.client.test_late_requests import pass_time
 
 QUEUE = MessageQueue(topic="T", broker_name="b", queue_id=0)
 
@@ -25,14 +24,14 @@ def losing_the_lock() -> tuple[World, History, Member]:
     renewed = locks[QUEUE]
     world.run_until(lambda: locks[QUEUE] != renewed, 60)
     locks[QUEUE] = ("another member", world.now_s + 600)
-    pass_time(world, member.core.config.lock_s + 2)
+    world.pass_time(member.core.config.lock_s + 2)
     return world, history, member
 
 
 def test_a_member_does_not_consume_a_queue_that_another_member_has_locked() -> None:
     world, history, _ = losing_the_lock()
     count = len(history.order[0])
-    pass_time(world, 6)
+    world.pass_time(6)
     assert len(history.order[0]) == count
     del world.broker.locks[QUEUE]
     # Another member often returns the lock soon, so the client asks for the lock every second.
@@ -43,9 +42,9 @@ def test_a_member_without_the_lock_stores_no_offset() -> None:
     world, _, member = losing_the_lock()
     world.broker.offsets["g", "T", 0] = 150  # the other member stored this offset
     world.broker.append("T", 0, b"new")
-    pass_time(world, 20)
+    world.pass_time(20)
     world.start(member, member.consumer.close())
-    pass_time(world, 20)
+    world.pass_time(20)
     assert world.broker.offsets["g", "T", 0] == 150
 
 

@@ -6,14 +6,14 @@ tests.client.test_mqadmin_absent`` writes the table in the docs.
 
 from __future__ import annotations
 
-import io
 import re
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from routekeeper.client.mqadmin.__main__ import COMMANDS, main
+from routekeeper.client.mqadmin.__main__ import COMMANDS
+from tests.client.mqadmin import mqadmin
 from tests.golden.starts import RELEASES, recorded_options
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "protocol-differences.md"
@@ -42,12 +42,6 @@ def spellings() -> list[str]:
     return [*lacking(), *dict.fromkeys(aliases), "ELECTMASTER", "createuser"]
 
 
-def run(*argv: str) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    code = main(argv, environment={}, out=out, err=err)
-    return code, out.getvalue(), err.getvalue()
-
-
 def parts(line: str) -> tuple[str, str]:
     """Split an error line into two parts: the reason, and the advice on what to do instead."""
     reason, mark, instead = line.partition(": ")[2].rstrip("\n").partition("; instead: ")
@@ -59,7 +53,7 @@ def table() -> str:
     rows = [
         f"| {name} | {', '.join(releases)} | {reason} | {instead} |\n"
         for name, releases in lacking().items()
-        for reason, instead in [parts(run(name)[2])]
+        for reason, instead in [parts(mqadmin(name)[2])]
     ]
     return "| subcommand | is in | why not here | instead |\n|---|---|---|---|\n" + "".join(rows)
 
@@ -67,7 +61,7 @@ def table() -> str:
 @pytest.mark.parametrize("name", spellings())
 def test_a_subcommand_that_is_lacking_says_so(name: str) -> None:
     for argv in ((name,), (name, "-n", "127.0.0.1:9876", "-t", "T"), ("help", name)):
-        code, out, err = run(*argv)
+        code, out, err = mqadmin(*argv)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert " is not in RouteKeeper: " in err
         assert err.startswith("mqadmin ")
@@ -76,7 +70,7 @@ def test_a_subcommand_that_is_lacking_says_so(name: str) -> None:
 
 def test_subcommands_that_are_named_instead_exist() -> None:
     for name in lacking():
-        line = run(name)[2]
+        line = mqadmin(name)[2]
         assert line.startswith(f"mqadmin {name} is not in RouteKeeper: ")
         named = set(re.findall(r"\b[a-z]+[A-Z]\w*", line)) - {name}
         assert named <= set(COMMANDS), line
@@ -93,7 +87,7 @@ def test_the_table_of_the_docs_lists_them() -> None:
 
 
 def test_a_word_that_rocketmq_does_not_know_either_is_no_subcommand() -> None:
-    assert run("createUsers") == (1, "The sub command createUsers not exist.\n", "")
+    assert mqadmin("createUsers") == (1, "The sub command createUsers not exist.\n", "")
 
 
 if __name__ == "__main__":

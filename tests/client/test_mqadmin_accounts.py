@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from routekeeper.client.mqadmin.__main__ import main
+from tests.client.mqadmin import mqadmin
 
 from .conftest import Process
 
@@ -42,10 +41,8 @@ def broker(tmp_path: Path) -> Iterator[Process]:
 @pytest.mark.slow
 def test_an_admin_makes_shows_and_deletes_accounts(broker: Process, tmp_path: Path) -> None:
     def run(name: str, *argv: str, keys: str | None = "admin") -> tuple[int, str, str]:
-        out, err = io.StringIO(), io.StringIO()
         signed = () if keys is None else ("--acl-file", str(tmp_path / f"{keys}.yml"))
-        code = main((name, "-b", broker.addr, *argv, *signed), environment={}, out=out, err=err)
-        return code, out.getvalue(), err.getvalue()
+        return mqadmin(name, "-b", broker.addr, *argv, *signed)
 
     made = ("-a", "made-by-admin", "-s", "secret-of-made", "-t", "Orders=SUB")
     code, out, err = run("updateAclConfig", *made)

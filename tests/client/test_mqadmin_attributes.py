@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from typing import Final
 
 import pytest
 
-from routekeeper.client.mqadmin.__main__ import main
+from tests.client.mqadmin import mqadmin
 
 NOBODY: Final = "127.0.0.1:1"
 """Address at which no server listens. mqadmin must refuse a wrong value before it connects to a server."""
@@ -26,7 +25,6 @@ NOBODY: Final = "127.0.0.1:1"
     ],
 )
 def test_half_an_attribute_is_refused_with_its_text(attributes: str, named: str) -> None:
-    out, err = io.StringIO(), io.StringIO()
-    code = main(["updateTopic", "-n", NOBODY, "-b", NOBODY, "-t", "T", "-a", attributes], out=out, err=err)
+    code, _, err = mqadmin("updateTopic", "-b", NOBODY, "-t", "T", "-a", attributes, namesrv=NOBODY)
     assert code != 0
-    assert named in err.getvalue()
+    assert named in err

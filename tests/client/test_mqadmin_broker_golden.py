@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import re
 import struct
@@ -13,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from routekeeper.client.mqadmin.__main__ import main
+from tests.client.mqadmin import mqadmin
 from tests.golden.words import LOST, lost
 
 FOLDER = Path(__file__).resolve().parent.parent / "golden" / "mqadmin"
@@ -111,9 +110,8 @@ def replayed(case: dict[str, Any], their_broker: str, new_peer: Callable[..., An
     if "queryMsgById" in args:
         place = args.index("-i") + 1
         args[place] = moved(args[place], peer.addr)
-    out, err = io.StringIO(), io.StringIO()
-    code = main(args, environment={"NAMESRV_ADDR": peer.addr}, out=out, err=err)
-    return code, out.getvalue().replace(peer.addr, their_broker), err.getvalue()
+    code, out, err = mqadmin(*args, namesrv=peer.addr)
+    return code, out.replace(peer.addr, their_broker), err
 
 
 def last_message(release: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,13 +12,7 @@ from routekeeper.client.mqadmin import __main__ as mqadmin
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.route import BrokerData, ClusterInfo, encode_cluster_info
-
-
-def run(*argv: str, namesrv: str = "") -> tuple[int, str, str]:
-    """Run a subcommand; return its exit code, standard output and error output."""
-    out, err = io.StringIO(), io.StringIO()
-    environment = {"NAMESRV_ADDR": namesrv} if namesrv else {}
-    return mqadmin.main(argv, environment=environment, out=out, err=err), out.getvalue(), err.getvalue()
+from tests.client.mqadmin import mqadmin as run
 
 
 @pytest.mark.parametrize(

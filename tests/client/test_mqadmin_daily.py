@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import signal
@@ -18,8 +17,8 @@ import pytest
 from routekeeper.bench.timers import divide_periods
 from routekeeper.client.blocking import Client
 from routekeeper.client.config import ClientConfig, ConsumeFrom, ConsumerConfig
-from routekeeper.client.mqadmin.__main__ import main
 from routekeeper.client.producer import Message
+from tests.client.mqadmin import mqadmin
 from tests.signals import inherited
 
 #: Separator between two columns in a line of a printed table: two or more blanks.
@@ -27,9 +26,7 @@ ROW = re.compile(r"\s{2,}")
 
 
 def run(nameserver: Any, *argv: str) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    code = main(argv, environment={"NAMESRV_ADDR": nameserver.addr}, out=out, err=err)
-    return code, out.getvalue(), err.getvalue()
+    return mqadmin(*argv, namesrv=nameserver.addr)
 
 
 def good(nameserver: Any, *argv: str) -> str:

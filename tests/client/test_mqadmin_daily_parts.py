@@ -12,7 +12,6 @@ import pytest
 
 from routekeeper.client.blocking import Client
 from routekeeper.client.config import ClientConfig
-from routekeeper.client.mqadmin.__main__ import main
 from routekeeper.client.mqadmin.context import Context
 from routekeeper.client.mqadmin.ha import status_text
 from routekeeper.client.mqadmin.measure import mean_text
@@ -23,6 +22,7 @@ from routekeeper.client.operation import Operation, Sleep
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.route import BrokerData, ClusterInfo, encode_cluster_info
+from tests.client.mqadmin import mqadmin
 
 NAMES = ("broker-a", "broker-b", "broker-c")
 
@@ -61,10 +61,7 @@ class Cluster:
         return [request for peer in self.peers.values() for request in peer.requests if request.code == code]
 
     def run(self, *argv: str) -> tuple[int, str, str]:
-        out, err = io.StringIO(), io.StringIO()
-        environment = {"NAMESRV_ADDR": self.addr("broker-a")}
-        code = main(argv, environment=environment, out=out, err=err)
-        return code, out.getvalue(), err.getvalue()
+        return mqadmin(*argv, namesrv=self.addr("broker-a"))
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
 from typing import Any
@@ -12,14 +11,12 @@ import pytest
 from routekeeper.bench.timers import divide_periods
 from routekeeper.client.blocking import Client
 from routekeeper.client.config import ClientConfig, ConsumeFrom, ConsumerConfig
-from routekeeper.client.mqadmin.__main__ import main
 from routekeeper.client.producer import Message
+from tests.client.mqadmin import mqadmin
 
 
 def run(nameserver: Any, *argv: str) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    code = main(argv, environment={"NAMESRV_ADDR": nameserver.addr}, out=out, err=err)
-    return code, out.getvalue(), err.getvalue()
+    return mqadmin(*argv, namesrv=nameserver.addr)
 
 
 @pytest.mark.slow

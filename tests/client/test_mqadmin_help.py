@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from pathlib import Path
 
 import pytest
 
-from routekeeper.client.mqadmin.__main__ import COMMANDS, main
+from routekeeper.client.mqadmin.__main__ import COMMANDS
+from tests.client.mqadmin import mqadmin
 
 FOLDER = Path(__file__).resolve().parent.parent / "golden" / "mqadmin"
 #: Descriptions that Apache's tool printed, recorded by release and subcommand.
@@ -28,17 +28,11 @@ TOPIC_OPTIONAL = ("queryMsgById",)
 GIVEN_UP = {("resetOffsetByTime", "c", "cplus")}
 
 
-def described(*argv: str) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    code = main(argv, environment={}, out=out, err=err)
-    return code, out.getvalue(), err.getvalue()
-
-
 @pytest.mark.parametrize("command", sorted(HELPS["5.3.3"]))
 def test_a_subcommand_is_described_as_by_apaches_tool(command: str) -> None:
-    code, out, err = described("help", command)
+    code, out, err = mqadmin("help", command)
     assert (code, err) == (0, "")
-    assert out == described(command, "-h")[1]
+    assert out == mqadmin(command, "-h")[1]
     have, _, _ = out.partition("\nOptions of RouteKeeper:\n")
     want = HELPS["5.3.3"][command].rstrip("\n") + "\n"
     if command in TOPIC_OPTIONAL:
@@ -65,7 +59,7 @@ def test_every_option_of_4_9_is_known(command: str) -> None:
     ],
 )
 def test_an_option_that_cannot_be_served_is_refused(argv: list[str], reason: str) -> None:
-    code, _, err = described(*argv)
+    code, _, err = mqadmin(*argv)
     assert code == 1
     assert err.startswith(reason)
 
@@ -81,6 +75,6 @@ def test_an_option_that_cannot_be_served_is_refused(argv: list[str], reason: str
     ids=lambda argv: argv[0],
 )
 def test_what_changes_brokers_asks_which(argv: list[str]) -> None:
-    code, out, err = described(*argv)
+    code, out, err = mqadmin(*argv)
     assert (code, out) == (1, "")
     assert "Give -b or -c" in err

@@ -16,7 +16,6 @@ import pytest
 
 from routekeeper.client.blocking import Client
 from routekeeper.client.config import ClientConfig
-from routekeeper.client.mqadmin.__main__ import main
 from routekeeper.client.mqadmin.context import Context
 from routekeeper.client.mqadmin.targets import masters_of_cluster
 from routekeeper.remoting.bodies import KVTable, MessageQueue, QueueOffsets
@@ -32,6 +31,7 @@ from routekeeper.remoting.route import (
     encode_cluster_info,
     encode_route,
 )
+from tests.client.mqadmin import mqadmin
 
 NAMES: Final = ("broker-a", "broker-b")
 
@@ -106,10 +106,7 @@ class Servers:
         ]
 
     def run(self, *argv: str) -> tuple[int, str, str]:
-        out, err = io.StringIO(), io.StringIO()
-        environment = {"NAMESRV_ADDR": self.addr("broker-a")}
-        code = main(argv, environment=environment, out=out, err=err)
-        return code, out.getvalue(), err.getvalue()
+        return mqadmin(*argv, namesrv=self.addr("broker-a"))
 
 
 @pytest.fixture
@@ -392,10 +389,8 @@ def test_the_text_of_a_list_in_place_of_its_file_is_one_line(servers: Servers) -
 
 
 def test_a_rocketmq_home_that_cannot_be_looked_into_is_like_none(servers: Servers) -> None:
-    out, err = io.StringIO(), io.StringIO()
-    environment = {"NAMESRV_ADDR": servers.addr("broker-a"), "ROCKETMQ_HOME": "x" * 5000}
-    code = main(["getNamesrvConfig"], environment=environment, out=out, err=err)
-    assert (code, err.getvalue()) == (0, "")
+    code, _, err = mqadmin("getNamesrvConfig", namesrv=servers.addr("broker-a"), ROCKETMQ_HOME="x" * 5000)
+    assert (code, err) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -410,10 +405,8 @@ def test_an_answer_of_another_form_is_one_line(
     argv: tuple[str, ...], body: bytes, new_peer: Callable[..., Any]
 ) -> None:
     peer = new_peer(lambda request: request.reply(body=body))
-    out, err = io.StringIO(), io.StringIO()
-    words = [peer.addr if word == "BROKER" else word for word in argv]
-    assert main(words, environment={}, out=out, err=err) == 1
-    assert err.getvalue().count("\n") == 1
+    code, _, err = mqadmin(*(peer.addr if word == "BROKER" else word for word in argv))
+    assert (code, err.count("\n")) == (1, 1)
 
 
 def test_a_figure_that_is_no_number_is_0(servers: Servers) -> None:

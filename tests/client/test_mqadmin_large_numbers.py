@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import orjson
 
-from routekeeper.client.mqadmin.__main__ import main
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
+from tests.client.mqadmin import mqadmin
 
 #: A commit log offset beyond 2 GiB, and a number of messages that a busy topic reaches in a day.
 LARGE = 5_000_000_000
 
 
 def run(addr: str, *argv: str) -> str:
-    out, err = io.StringIO(), io.StringIO()
-    code = main([argv[0], "-n", addr, *argv[1:]], environment={}, out=out, err=err)
-    assert (code, err.getvalue()) == (0, "")
-    return out.getvalue()
+    code, out, err = mqadmin(*argv, namesrv=addr)
+    assert (code, err) == (0, "")
+    return out
 
 
 def test_an_entry_beyond_2_gib_of_the_commit_log_is_printed(new_peer: Any) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
 
-from routekeeper.client.mqadmin.__main__ import main
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.message import StoredMessage, encode_message, encode_properties
@@ -19,6 +17,7 @@ from routekeeper.remoting.route import (
     TopicRouteData,
     encode_route,
 )
+from tests.client.mqadmin import mqadmin
 
 NAMES: Final = ("broker-a", "broker-b", "broker-c")
 MESSAGE: Final = encode_message(
@@ -112,11 +111,7 @@ class Brokers:
         return request.reply(ResponseCode.NO_PERMISSION, remark="not today")
 
     def run(self, *argv: str) -> tuple[int, str, str]:
-        out, err = io.StringIO(), io.StringIO()
-        # broker-a is the nameserver, too: one script answers the requests for the nameserver and for the
-        # broker.
-        code = main([argv[0], "-n", self.peers["broker-a"].addr, *argv[1:]], environment={}, out=out, err=err)
-        return code, out.getvalue(), err.getvalue()
+        return mqadmin(*argv, namesrv=self.peers["broker-a"].addr)
 
 
 @pytest.fixture

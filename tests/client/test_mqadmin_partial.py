@@ -5,13 +5,11 @@ It names the failure, and exits with 1.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from routekeeper.client.mqadmin.__main__ import main
 from routekeeper.remoting.bodies import (
     ClientConnection,
     ConsumeOffset,
@@ -24,6 +22,7 @@ from routekeeper.remoting.bodies import (
 )
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
+from tests.client.mqadmin import mqadmin
 
 NAMES = ("broker-a", "broker-b", "broker-c")
 
@@ -86,10 +85,7 @@ class Brokers:
         return request.reply(ResponseCode.NO_PERMISSION, remark="not today")
 
     def run(self, *argv: str) -> tuple[int, str, str]:
-        out, err = io.StringIO(), io.StringIO()
-        addr = self.peers["broker-a"].addr
-        code = main([argv[0], "-n", addr, *argv[1:]], environment={}, out=out, err=err)
-        return code, out.getvalue(), err.getvalue()
+        return mqadmin(*argv, namesrv=self.peers["broker-a"].addr)
 
 
 @pytest.fixture

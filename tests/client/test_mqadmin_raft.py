@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,20 +13,15 @@ from typing import Any
 
 import pytest
 
-from routekeeper.client.mqadmin.__main__ import main
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.transport.blocking import BlockingClient
+from tests.client.conftest import Process
+from tests.client.mqadmin import mqadmin
 from tests.ports import free_addresses
 from tests.waiting import wait_until
 
 TOKEN = "a-token-of-the-operators"
 CONDITION_S = 60.0
-
-
-def mqadmin(*argv: str) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    code = main(argv, environment={}, out=out, err=err)
-    return code, out.getvalue(), err.getvalue()
 
 
 @dataclass
@@ -72,50 +65,19 @@ class Group:
 
 
 def start(stack: ExitStack, root: Path, raft: str, peers: list[str], *more: str) -> Member:
-    log = stack.enter_context(root.with_suffix(".log").open("wb"))
     (http,) = free_addresses(1)
-    popen = subprocess.Popen(
-        [
-            *(
-                sys.executable,
-                "-m",
-                "routekeeper.nameserver",
-                "--mode",
-                "raft",
-                "--raft",
-                raft,
-                "--peers",
-                ",".join(peers),
-            ),
-            *("--listen", "127.0.0.1:0", "--http", http, "--data", str(root), *more),
-            # The timeout is longer than the default: the leader must not change during a test, even on a busy
-            # machine.
-            *(
-                "--election-timeout-ms",
-                "2000",
-            ),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=log,
-        text=True,
+    process = Process(
+        "routekeeper.nameserver",
+        *("--mode", "raft", "--raft", raft, "--peers", ",".join(peers)),
+        *("--listen", "127.0.0.1:0", "--http", http, "--data", str(root), *more),
+        # The timeout is longer than the default: the leader must not change during a test, even on a busy
+        # machine.
+        *("--election-timeout-ms", "2000"),
+        log=root.with_suffix(".log"),
     )
-    stack.callback(end, popen)
-    assert popen.stdout is not None
-    facts = dict(part.split("=", 1) for part in popen.stdout.readline().split() if "=" in part)
-    assert "http" in facts, root.with_suffix(".log").read_text()[-2000:]
-    assert facts["http"] == http
-    return Member(raft, facts["listen"], http, popen)
-
-
-def end(popen: subprocess.Popen[str]) -> None:
-    popen.terminate()
-    try:
-        popen.wait(timeout=20)
-    except subprocess.TimeoutExpired:
-        popen.kill()
-        popen.wait()
-    assert popen.stdout is not None
-    popen.stdout.close()
+    stack.callback(process.stop)
+    assert process.facts["http"] == http
+    return Member(raft, process.addr, http, process.popen)
 
 
 @pytest.fixture(scope="module")

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from routekeeper.client.acl import Credentials
-from routekeeper.client.mqadmin.__main__ import main
 from routekeeper.remoting.command import RemotingCommand
+from tests.client.mqadmin import mqadmin
 from tests.ports import free_addresses
 from tests.tls import key, pem
 from tests.waiting import wait_until
 
-from .conftest import Peer
+from .conftest import Peer, Process
 from .test_tls import AUTHORITY, CERTS, Front, new_front
 from .test_tls_files import encrypted_key
 
@@ -27,27 +24,12 @@ __all__ = ["new_front"]
 TOOLS = "accessKey: operator\nsecretKey: 12345678\n"
 
 
-def mqadmin(*argv: str, **environment: str) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    code = main(argv, environment=environment, out=out, err=err)
-    return code, out.getvalue(), err.getvalue()
-
-
 def settings(request: RemotingCommand) -> RemotingCommand:
     return request.reply(body=b"listenPort=9876\n")
 
 
 def ask(addr: str, *options: str, **environment: str) -> tuple[int, str, str]:
     return mqadmin("getNamesrvConfig", "-n", addr, *options, **environment)
-
-
-def test_a_server_with_tls_is_administered(
-    new_peer: Callable[..., Peer], new_front: Callable[..., Front]
-) -> None:
-    front = new_front(new_peer(settings).addr)
-    code, out, err = ask(front.addr, "--tls-ca", AUTHORITY)
-    assert (code, err) == (0, "")
-    assert "listenPort" in out
 
 
 def test_an_encrypted_key_is_opened_with_the_password_in_a_file(
@@ -167,20 +149,9 @@ def secured_member(tmp_path: Path) -> Iterator[dict[str, str]]:
     flags += ["--acl", "admin", "--acl-file", str(accounts)]
     for port in ("", "http-"):
         flags += [f"--{port}tls-cert", shown[0], f"--{port}tls-key", shown[1]]
-    with (tmp_path / "log").open("w") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "routekeeper.nameserver", *flags],
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
-    assert server.stdout is not None
-    try:
-        yield dict(part.split("=", 1) for part in server.stdout.readline().split() if "=" in part)
-    finally:
-        server.terminate()
-        server.wait(60)
-        server.stdout.close()
+    server = Process("routekeeper.nameserver", *flags, log=tmp_path / "log")
+    yield server.facts
+    server.stop()
 
 
 @pytest.mark.slow

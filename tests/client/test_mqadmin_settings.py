@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 from typing import Any
 
 import pytest
 
-from routekeeper.client.mqadmin.__main__ import main
-
-
-def run(*argv: str) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    code = main(argv, environment={}, out=out, err=err)
-    return code, out.getvalue(), err.getvalue()
+from tests.client.mqadmin import mqadmin as run
 
 
 @pytest.mark.parametrize(

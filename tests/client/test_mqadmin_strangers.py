@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import io
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 
 from routekeeper.client.fetch import http_fetch
-from routekeeper.client.mqadmin.__main__ import main
 from routekeeper.client.operation import Fetch
 from routekeeper.remoting.bodies import KVTable, TopicList
 from routekeeper.remoting.codes import RequestCode
@@ -27,14 +25,9 @@ from routekeeper.remoting.route import (
     encode_cluster_info,
     encode_route,
 )
+from tests.client.mqadmin import mqadmin as run
 
 EVIL = "a\r\nforged line\x1b[2J\x9b31m\u202eb\u2028c\td"
-
-
-def run(*argv: str, namesrv: str = "") -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    code = main(argv, environment={"NAMESRV_ADDR": namesrv}, out=out, err=err)
-    return code, out.getvalue(), err.getvalue()
 
 
 @pytest.fixture

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import pytest
 
-from routekeeper.client.mqadmin.__main__ import COMMANDS, main
+from routekeeper.client.mqadmin.__main__ import COMMANDS
 from routekeeper.client.mqadmin.options import Command, UsageError, parse
+from tests.client.mqadmin import mqadmin as run
 
 CHANGING = {
     *("updateTopic", "deleteTopic", "updateTopicPerm", "updateOrderConf"),
@@ -49,12 +49,6 @@ def test_a_subcommand_that_only_reads_takes_stray_words_and_returns_them(name: s
     assert args.words == ("before", "behind", "it")
     with pytest.raises(UsageError, match="Unrecognized option: -Z"):
         parse(command, [*required(command), "-Z"])
-
-
-def run(*argv: str) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    code = main(argv, environment={}, out=out, err=err)
-    return code, out.getvalue(), err.getvalue()
 
 
 def test_the_warning_names_each_word(nameserver: Any) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.client.conftest import Process
 from tests.ports import free_addresses
 
 pytestmark = pytest.mark.slow
@@ -50,24 +51,13 @@ def test_argument_that_is_not_utf_8_is_refused_in_one_line() -> None:
 
 def test_status_of_a_group_without_leader_fails_if_scripts_ask_for_that(tmp_path: Path) -> None:
     me, *others, wire, http = free_addresses(5)
-    command = [
-        sys.executable,
-        "-m",
+    process = Process(
         "routekeeper.nameserver",
-        "--mode",
-        "raft",
-        "--raft",
-        me,
-        "--listen",
-        wire,
-    ]
-    arguments = ["--peers", ",".join((me, *others)), "--http", http, "--data", str(tmp_path)]
-    process = subprocess.Popen(
-        [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        *("--mode", "raft", "--raft", me, "--peers", ",".join((me, *others))),
+        *("--listen", wire, "--http", http, "--data", str(tmp_path / "data")),
+        log=tmp_path / "log",
     )
-    assert process.stdout is not None
     try:
-        assert re.match("mqnamesrv ready", process.stdout.readline())
         assert run("routekeeper.client.mqadmin", "raftStatus", "--http", http)[0] == 0, (
             "it says what there is"
         )
@@ -77,6 +67,4 @@ def test_status_of_a_group_without_leader_fails_if_scripts_ask_for_that(tmp_path
         assert re.search(rf"{http} is not ready: .*no leader".encode(), err + out), (out, err)
         assert err.count(b"\n") == 1, err
     finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+        process.stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import socket
 import threading
 import time
@@ -14,8 +13,8 @@ from typing import Any
 import pytest
 
 from routekeeper.client.fetch import http_fetch
-from routekeeper.client.mqadmin.__main__ import main
 from routekeeper.client.operation import Fetch
+from tests.client.mqadmin import mqadmin
 
 Send = Callable[[socket.socket, str], None]
 
@@ -76,12 +75,6 @@ def by_path(answers: dict[str, bytes]) -> Send:
     return lambda connection, path: whole(answers[path])(connection, path)
 
 
-def run(*arguments: str) -> tuple[int, str]:
-    out, err = io.StringIO(), io.StringIO()
-    code = main(arguments, environment={}, out=out, err=err)
-    return code, err.getvalue()
-
-
 STATUS = (
     b'{"mode":"raft","me":"a:1","role":"leader","term":1,"leader":"a:1","applied_index":1,"commit_index":1,'
     b'"members":["a:1"],"linked":[],"learners":[],"reads_ready":true,"writes_ready":true,"last_contact_ms":1}'
@@ -136,7 +129,7 @@ def test_an_odd_answer_is_one_line(command: str, stranger: Any, tmp_path: Path) 
     for odd, answer in ODD.items():
         address = stranger(whole(answer))
         http = f"{address};{stranger(whole(ODD['list']))}" if command == "routeDiff" else address
-        code, err = run(command, "--http", http, "--token-file", str(token), *more)
+        code, _, err = mqadmin(command, "--http", http, "--token-file", str(token), *more)
         if code == 0:
             assert odd in FINE.get(command, set())
             continue
@@ -174,14 +167,14 @@ def test_an_odd_answer_to_a_comparison_is_one_line(stranger: Any) -> None:
     one = stranger(by_path(good))
     for path, odd in COMPARED:
         other = stranger(by_path({**good, "/v1/digest": b'{"digest":"b"}', path: odd}))
-        code, err = run("routeDiff", "--http", f"{one};{other}")
+        code, _, err = mqadmin("routeDiff", "--http", f"{one};{other}")
         assert code == 1
         assert len(err.splitlines()) == 1, odd
         assert err.startswith("mqadmin routeDiff: "), odd
 
 
 def test_a_change_whose_answer_cannot_be_read_has_an_unknown_outcome(stranger: Any) -> None:
-    code, err = run("transferLeader", "--http", stranger(whole(b"[")))
+    code, _, err = mqadmin("transferLeader", "--http", stranger(whole(b"[")))
     assert code == 1
     assert "outcome unknown" in err
 
@@ -219,7 +212,8 @@ def test_a_server_that_drips_holds_nobody_longer_than_the_timeout(
 
 
 def test_a_reply_of_a_change_has_a_bound_far_below_a_snapshot(stranger: Any) -> None:
-    code, err = run("transferLeader", "--http", stranger(whole(b'{"leader":"' + b"a" * (2 << 20) + b'"}')))
+    large = whole(b'{"leader":"' + b"a" * (2 << 20) + b'"}')
+    code, _, err = mqadmin("transferLeader", "--http", stranger(large))
     assert code == 1
     assert "1048576 bytes" in err
 
@@ -238,7 +232,7 @@ def test_a_snapshot_that_is_cut_off_replaces_no_file(stranger: Any, tmp_path: Pa
     backup = tmp_path / "backup"
     backup.write_bytes(b"the former snapshot")
     address = stranger(cut_off(200, b"0123456789", length=1000))
-    code, err = run("snapshotSave", "--http", address, "--file", str(backup))
+    code, _, err = mqadmin("snapshotSave", "--http", address, "--file", str(backup))
     assert code == 1
     assert "cut off, 990 of its bytes are missing" in err
     assert backup.read_bytes() == b"the former snapshot"

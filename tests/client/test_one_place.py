@@ -58,7 +58,7 @@ def test_client_and_broker_take_the_same_names(name: str) -> None:
     [
         *(("10.0.0.1:9876", True), ("[::1]:9876", True), ("some-host.example:1", True)),
         *(("::1:9876", False), ("host", False), ("host:0", False), ("host:65536", False), ("a b:1", False)),
-        *((":1", False), ("http://host:1", False), ("host:1\n", False)),
+        *(("host:b", False), (":1", False), ("http://host:1", False), ("host:1\n", False)),
     ],
 )
 def test_the_client_dials_what_may_stand_on_the_wire(addr: str, good: bool) -> None:

@@ -32,11 +32,7 @@ RESERVED = (
 )
 
 
-def test_names_that_rocketmq_reserves_are_refused(
-    new_peer: Callable[..., Any], answers: Any, route_body: Any
-) -> None:
-    peer = new_peer()
-    peer.answer = answers({"T": route_body(broker_a=peer.addr)})
+def test_names_that_rocketmq_reserves_are_refused(peer: Any) -> None:
     assert len(RESERVED) == 51
     with Client(ClientConfig(nameservers=(peer.addr,))) as client:
         producer = client.producer("g")

@@ -34,6 +34,7 @@ from routekeeper.client.queue_reader import ReceivedMessage
 from routekeeper.remoting.bodies import MessageQueue
 from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.route import TopicConfig
+from tests.client.conftest import is_routed
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(200)
@@ -57,13 +58,7 @@ def created(nameserver: Any, broker: Any, eventually: Callable[..., None]) -> Ca
             addrs = Admin(started).create_topic_in_cluster("DefaultCluster", config)
             assert addrs == (broker.addr,)
 
-            def routed() -> bool:
-                try:
-                    return bool(started.route(topic).queue_datas)
-                except RemotingError:
-                    return False
-
-            eventually(routed, f"the route of {topic}")
+            eventually(lambda: is_routed(started, topic), f"the route of {topic}")
 
     return create
 

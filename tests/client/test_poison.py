@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import struct
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pytest
 from routekeeper.bench.timers import divide_periods
 from routekeeper.client.blocking import Client
 from routekeeper.client.config import ClientConfig, ProducerConfig, PullConsumerConfig
-from routekeeper.client.consumer import ConsumeFrom, ConsumerConfig, ConsumeResult
+from routekeeper.client.consumer import ConsumeFrom, ConsumerConfig
 from routekeeper.client.operation import invoke
 from routekeeper.client.producer import Message
 from routekeeper.client.queue_reader import BrokenMessage, ReceivedMessage, Taken, TopicReader, receive_all
@@ -27,7 +26,7 @@ from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.fields import SendMessageFields
 from routekeeper.remoting.lenient import INT64_MAX
 from routekeeper.remoting.message import SYS_COMPRESSED, StoredMessage, encode_message, encode_properties
-from routekeeper.remoting.route import TopicConfig
+from tests.client.conftest import Sink, create_topic
 
 #: Number of bytes of a stored message before its body, if both hosts have IPv4 addresses.
 RECORD_HEAD = 88
@@ -82,16 +81,10 @@ def test_where_no_end_can_be_found_the_messages_before_still_count() -> None:
     assert receive_all(torn + stored(2), QUEUE)[:2] == ([], torn + stored(2))
 
 
-def test_a_head_that_claims_another_place_is_not_believed() -> None:
+@pytest.mark.parametrize("claimed", [77, 10**9])
+def test_a_head_that_claims_another_place_is_not_believed(claimed: int) -> None:
     """A client that trusted a wrong offset in a message's head would commit this offset and skip messages."""
-    bad = stored(10**9, sys_flag=SYS_COMPRESSED, properties="x")[:-1] + b"\xff"
-    found, rest, _ = receive_all(stored(0) + bad + stored(2), QUEUE, first=0, end=3)
-    assert offsets(found, ReceivedMessage) == [0]
-    assert rest == bad + stored(2)
-
-
-def test_a_head_that_claims_another_place_behind_a_good_message_is_not_believed() -> None:
-    bad = stored(77, sys_flag=SYS_COMPRESSED, properties="x")[:-1] + b"\xff"
+    bad = stored(claimed, sys_flag=SYS_COMPRESSED, properties="x")[:-1] + b"\xff"
     found, rest, _ = receive_all(stored(0) + bad + stored(2), QUEUE, first=0, end=3)
     assert offsets(found, ReceivedMessage) == [0]
     assert rest == bad + stored(2)
@@ -112,39 +105,8 @@ def test_a_message_that_claims_another_place_gets_the_first_that_is_free(
 # With our broker, as processes -------------------------------------------------------------------
 
 
-class Sink:
-    def __init__(self, refused: bytes = b"") -> None:
-        self.messages: list[ReceivedMessage] = []
-        self._refused = refused
-        self._lock = threading.Lock()
-
-    def __call__(self, batch: Sequence[ReceivedMessage]) -> ConsumeResult:
-        with self._lock:
-            self.messages += batch
-        if any(message.body == self._refused for message in batch):
-            return ConsumeResult.RECONSUME_LATER
-        return ConsumeResult.SUCCESS
-
-    def bodies(self) -> list[bytes]:
-        with self._lock:
-            return [message.body for message in self.messages]
-
-
 def settings(nameserver: Any) -> ClientConfig:
     return divide_periods(ClientConfig(nameservers=(nameserver.addr,)), 10)
-
-
-def create(client: Client, broker: Any, topic: str, eventually: Callable[..., None]) -> None:
-    config = TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
-    client.run(client.admin.create_topic(broker.addr, config))
-
-    def routed() -> bool:
-        try:
-            return bool(client.route(topic).queue_datas)
-        except Exception:
-            return False
-
-    eventually(routed, f"the route of {topic}")
 
 
 def send_raw(client: Client, broker: Any, topic: str, body: bytes, sys_flag: int) -> None:
@@ -192,7 +154,7 @@ def test_a_message_that_cannot_be_inflated_stops_nothing_and_ends_among_the_dead
 ) -> None:
     topic = f"Poison{orderly}"
     with Client(settings(nameserver)) as client:
-        create(client, broker, topic, eventually)
+        create_topic(client, broker, topic)
         sender = client.producer(ProducerConfig(group="pg"))
         sender.send(Message(topic=topic, body=b"before"))
         send_raw(client, broker, topic, b"no LZ4 frame", SYS_COMPRESSED | 1 << 8)
@@ -234,7 +196,7 @@ def test_a_message_without_a_findable_end_stops_no_queue(
 ) -> None:
     topic = f"Endless{kind}"
     with Client(settings(nameserver)) as client:
-        create(client, broker, topic, eventually)
+        create_topic(client, broker, topic)
         sender = client.producer(ProducerConfig(group="pg"))
         spoiled = f"spoiled {kind}".encode()
         for body in (b"before", spoiled, b"behind", b"last"):
@@ -263,10 +225,10 @@ def test_a_message_without_a_findable_end_stops_no_queue(
 
 @pytest.mark.faults
 def test_a_pull_consumer_leaves_what_it_cannot_read_where_it_lies(
-    nameserver: Any, broker: Any, eventually: Callable[..., None], caplog: pytest.LogCaptureFixture
+    nameserver: Any, broker: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Client(settings(nameserver)) as client:
-        create(client, broker, "LeftBehind", eventually)
+        create_topic(client, broker, "LeftBehind")
         sender = client.producer(ProducerConfig(group="pg"))
         sender.send(Message(topic="LeftBehind", body=b"before"))
         send_raw(client, broker, "LeftBehind", b"no LZ4 frame", SYS_COMPRESSED | 1 << 8)
@@ -296,7 +258,7 @@ def test_compressed_bodies_arrive_plain(
     topic = f"Small{compress_type}"
     body = b"text that repeats itself, " * 1000
     with Client(settings(nameserver)) as client:
-        create(client, broker, topic, eventually)
+        create_topic(client, broker, topic)
         sender = client.producer(ProducerConfig(group="pg", compress_type=compress_type))
         sender.send(Message(topic=topic, body=body))
         sink = Sink()
@@ -311,7 +273,7 @@ def test_an_orderly_group_gives_up_a_message_after_its_retries(
     nameserver: Any, broker: Any, eventually: Callable[..., None]
 ) -> None:
     with Client(settings(nameserver)) as client:
-        create(client, broker, "Stuck", eventually)
+        create_topic(client, broker, "Stuck")
         sender = client.producer(ProducerConfig(group="pg"))
         for body in (b"first", b"refused", b"last"):
             sender.send(Message(topic="Stuck", body=body))
@@ -338,7 +300,7 @@ def test_a_message_too_large_for_a_dead_letter_stays_in_its_queue_and_stops_noth
 ) -> None:
     topic, group = f"Long{orderly}", f"long{orderly}"
     with Client(settings(nameserver)) as client:
-        create(client, broker, topic, eventually)
+        create_topic(client, broker, topic)
         sender = client.producer(ProducerConfig(group="pg"))
         sender.send(Message(topic=topic, body=b"first"))
         # The broker still stores these properties, but not with the properties that a copy needs as well.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.client.conftest import Process
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.one_core, pytest.mark.slow]
 
@@ -114,10 +114,7 @@ def warnings(log: Path) -> list[str]:
 
 
 def wait_for_start(log: Path) -> None:
-    deadline = time.monotonic() + 20.0
-    while "only this machine" not in log.read_text():
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.02)
+    wait_until(lambda: "only this machine" in log.read_text(), "a line about the address")
 
 
 @pytest.mark.parametrize("given", ["file", "port"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import io
 import json
 import resource
 import secrets
@@ -25,10 +24,11 @@ import pytest
 import routekeeper.client.blocking
 from routekeeper.client.config import ClientConfig
 from routekeeper.client.errors import NoNameserver
-from routekeeper.client.mqadmin.__main__ import main
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.transport.blocking import BlockingClient
+from tests.client.conftest import Process
+from tests.client.mqadmin import mqadmin
 from tests.ports import free_addresses
 from tests.waiting import wait_until
 
@@ -159,10 +159,8 @@ class Place:
         return out + err
 
     def _admin(self, subcommand: str, *argv: str, http: str | None) -> tuple[int, str, str]:
-        out, err = io.StringIO(), io.StringIO()
         flags = ("--http", http or self.http, "--token-file", str(self.token))
-        code = main((subcommand, *flags, *argv), environment={}, out=out, err=err)
-        return code, out.getvalue(), err.getvalue()
+        return mqadmin(subcommand, *flags, *argv)
 
     def all_ready(self) -> None:
         for server in self.servers:
@@ -176,14 +174,8 @@ class Place:
         wait_until(digests, "all hold the same")
 
 
-class Broker:
+class Broker(Process):
     """A real broker that registers at every nameserver."""
-
-    def __init__(self, place: Place, popen: subprocess.Popen[str]) -> None:
-        self._popen = popen
-        assert popen.stdout is not None
-        words = dict(word.split("=", 1) for word in popen.stdout.readline().split() if "=" in word)
-        self._addr = words["listen"]
 
     def register(self) -> None:
         """Make the broker register at once.
@@ -193,42 +185,24 @@ class Broker:
         """
         request = RemotingCommand.request(25, {}, body=b"brokerPermission=6")
         with BlockingClient() as wire:
-            assert wire.invoke(self._addr, request, timeout_s=CONDITION_S).code == 0
-
-    def end(self) -> None:
-        self._popen.kill()
-        self._popen.wait()
-        assert self._popen.stdout is not None
-        self._popen.stdout.close()
+            assert wire.invoke(self.addr, request, timeout_s=CONDITION_S).code == 0
 
 
 @contextmanager
 def broker_of(place: Place) -> Iterator[Broker]:
     conf = place.root / "broker.properties"
     conf.write_text("registerNameServerPeriod=10000\n")
-    with open(place.root / "broker.log", "w") as log:
-        popen = subprocess.Popen(
-            [
-                *(
-                    sys.executable,
-                    "-m",
-                    "routekeeper.broker",
-                    "-n",
-                    ";".join(s.listen for s in place.servers),
-                ),
-                *("--listen", "127.0.0.1:0", "--store", str(place.root / "store"), "-c", str(conf)),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
-    broker = Broker(place, popen)
+    broker = Broker(
+        *("routekeeper.broker", "-n", ";".join(server.listen for server in place.servers)),
+        *("--listen", "127.0.0.1:0", "--store", str(place.root / "store"), "-c", str(conf)),
+        log=place.root / "broker.log",
+    )
     try:
         for server in place.servers:
             wait_until(server.routed, "the broker reports")
         yield broker
     finally:
-        broker.end()
+        broker.stop()
 
 
 class Readers:

@@ -19,8 +19,8 @@ from routekeeper.client.blocking import Client
 from routekeeper.client.config import ClientConfig
 from routekeeper.client.queue_reader import TopicReader
 from routekeeper.remoting.codes import ResponseCode
-from routekeeper.remoting.errors import RemotingError, ResponseError
-from tests.client.conftest import Process
+from routekeeper.remoting.errors import ResponseError
+from tests.client.conftest import Process, is_routed
 from tests.ports import free_addresses
 from tests.waiting import wait_until
 
@@ -97,18 +97,11 @@ def run(folder: Path, program: str, addr: str, topic: str = "T") -> subprocess.C
 def stored(nameserver: Process, topic: str) -> int:
     """Return the number of messages in the topic's queues."""
     with Client(ClientConfig(nameservers=(nameserver.addr,))) as client:
+        # The broker registers a new topic shortly after it has stored the topic's first message.
+        wait_until(lambda: is_routed(client, topic), f"the route of {topic}")
         reader = TopicReader(client.core, "readers")
-        # Allow some time: the broker registers a new topic shortly after it has stored the topic's first
-        # message.
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                queues = client.run(reader.queues(topic))
-                return sum(client.run(reader.reader.max_offset(queue)) for queue in queues)
-            except RemotingError:
-                if time.monotonic() > deadline:
-                    return 0
-                time.sleep(0.05)
+        queues = client.run(reader.queues(topic))
+        return sum(client.run(reader.reader.max_offset(queue)) for queue in queues)
 
 
 @pytest.mark.parametrize(("program", "code"), list(PROGRAMS.values()), ids=list(PROGRAMS))

@@ -6,7 +6,7 @@ The callback itself frees this space, but only after it has ended.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -34,9 +34,7 @@ WITHIN_S = 20.0
 
 
 @pytest.fixture
-def producer(new_peer: Callable[..., Any], answers: Any, route_body: Any) -> Iterator[Producer]:
-    peer = new_peer()
-    peer.answer = answers({"T": route_body(broker_a=peer.addr)})
+def producer(peer: Any) -> Iterator[Producer]:
     with Client(ClientConfig(nameservers=(peer.addr,), shutdown_s=1.0)) as client:
         yield client.producer(SMALL)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.lenient import ANSWER, loads
 from routekeeper.remoting.message import decode_messages
 from routekeeper.remoting.route import TopicConfig
+from tests.waiting import wait_until
 
 FOLDER = Path(__file__).resolve().parent.parent / "golden" / "mqadmin"
 PROBES = {
@@ -74,10 +74,7 @@ def staged(nameserver: Any, broker: Any) -> Iterator[Staged]:
         group = ConsumerConfig(group=GROUP, consume_from=ConsumeFrom.FIRST_OFFSET)
         started.consume(group, {TOPIC: "TagI"}, lambda batch: None)
         scene = Staged(started, broker.addr)
-        deadline = time.monotonic() + 60
-        while not scene.passed():
-            assert time.monotonic() < deadline, "the group has not passed the messages"
-            time.sleep(0.05)
+        wait_until(scene.passed, "the group has passed the messages")
         yield scene
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tests.client.test_consumer_sim import QUEUES, History, Member, World, fill
-from tests.client.test_late_requests import pass_time
 from tests.client.test_orderly_resets import ALL, begin, reset
 
 
@@ -26,7 +25,7 @@ def test_a_member_that_hands_a_queue_over_stores_the_offset_of_a_reset() -> None
     world = World(1, loss=0.0)
     first, history = begin(world)
     second = Member(world, history, 2, orderly=True, workers=QUEUES)
-    pass_time(world, 2.0)  # the first member waits for its listeners before it hands queues over
+    world.pass_time(2.0)  # the first member waits for its listeners before it hands queues over
     reset(first)
     world.run_until(lambda: sum(queue.topic == "T" for queue in second.consumer.assigned) == QUEUES // 2, 60)
     moved = [queue.queue_id for queue in second.consumer.assigned if queue.topic == "T"]

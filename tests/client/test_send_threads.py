@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -39,9 +38,7 @@ class Hangs:
 
 
 @pytest.fixture
-def addr(new_peer: Callable[..., Any], answers: Any, route_body: Any) -> str:
-    peer = new_peer()
-    peer.answer = answers({"T": route_body(broker_a=peer.addr)})
+def addr(peer: Any) -> str:
     found: str = peer.addr
     return found
 

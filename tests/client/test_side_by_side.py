@@ -106,11 +106,7 @@ def test_no_more_than_allowed_run_at_once() -> None:
     asyncio.run(main())
 
 
-def test_a_closed_consumer_leaves_nothing_behind(
-    new_peer: Callable[..., Any], answers: Any, route_body: Any
-) -> None:
-    peer = new_peer()
-    peer.answer = answers({"T": route_body(broker_a=peer.addr)})
+def test_a_closed_consumer_leaves_nothing_behind(peer: Any) -> None:
     with routekeeper.client.blocking.Client(ClientConfig(nameservers=(peer.addr,))) as started:
         for _ in range(3):
             started.consume(ConsumerConfig(group="g", workers=1), {"T": "*"}, lambda batch: None).close()

@@ -308,14 +308,12 @@ def test_a_blocking_client_notices_that_a_server_took_its_leave(
 ) -> None:
     front = new_front(new_peer(echoing).addr)
     started = routekeeper.client.blocking.Client(settings(front.addr, TlsConfig(ca_file=AUTHORITY)))
-    try:
+    with contextlib.closing(started):
         assert started.run(echo(front.addr, b"a")(started.core)).body == b"a"
         front.hang_up()
         (connection,) = started._transport._connections.values()
         eventually(lambda: not connection.usable(), "the end of the connection is seen")
         assert started.run(echo(front.addr, b"b")(started.core)).body == b"b"
-    finally:
-        started.close()
     assert front.connections == 2
 
 
@@ -325,10 +323,7 @@ def test_threads_share_a_secured_connection(
     front = new_front(new_peer(echoing).addr)
     started = routekeeper.client.blocking.Client(settings(front.addr, TlsConfig(ca_file=AUTHORITY)))
     bodies = [bytes([number % 251]) * (1 + number * 997 % 100_000) for number in range(400)]
-    try:
-        with ThreadPoolExecutor(8) as pool:
-            answers = list(pool.map(lambda body: started.run(echo(front.addr, body)(started.core)), bodies))
-    finally:
-        started.close()
+    with contextlib.closing(started), ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda body: started.run(echo(front.addr, body)(started.core)), bodies))
     assert [answer.body for answer in answers] == bodies
     assert front.connections == 1

@@ -8,7 +8,6 @@ from routekeeper.client.config import ConsumeFrom
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
 from tests.client.test_consumer_sim import QUEUES, Broker, History, Member, World, fill
-from tests.client.test_late_requests import pass_time
 
 
 @dataclass
@@ -30,7 +29,7 @@ def test_a_group_that_was_killed_before_its_first_message_skips_nothing() -> Non
     history = History(world.rng, failing=0.0)
     first = Member(world, history, 1, consume_from=ConsumeFrom.LAST_OFFSET)
     world.run_until(lambda: len(first.consumer.assigned) == QUEUES + 1, 60)
-    pass_time(world, 2 * first.core.config.offset_persist_s)
+    world.pass_time(2 * first.core.config.offset_persist_s)
     first.kill()
     wanted = fill(world, 40)
     broker.young = False

@@ -11,6 +11,7 @@ program writes only into that folder.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import hashlib
 import itertools
@@ -22,6 +23,7 @@ import struct
 import subprocess
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +54,11 @@ ADMIN_MAIN: Final = "org.apache.rocketmq.tools.command.MQAdminStartup"
 TRAFFIC_MAX_S: Final = 600.0
 """Seconds after which a consumer of :class:`Traffic` stops, even if nobody stops it."""
 
+_PR_SET_TIMERSLACK: Final = 29  # of linux/prctl.h
+
+#: Name of the file with our Java programs. It is an archive, because JVMs share no class from a folder.
+_PROGRAMS: Final = "programs.jar"
+
 BINARY: Final[Mapping[str, str]] = {"rocketmq.serialize.type": "ROCKETMQ"}
 """JVM property that makes a program write binary headers instead of JSON."""
 
@@ -61,7 +68,7 @@ JVM_FLAGS: Final = (
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
     "-XX:-UsePerfData",
-    "-Xshare:auto",
+    "-Xlog:disable",  # a JVM that cannot use an archive of classes would say so on standard output
     "-Djava.net.preferIPv4Stack=true",
     # RocketMQ uses these internal packages of Java; without these options Java 9 and later refuse the access.
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
@@ -162,6 +169,21 @@ def _jars_dir(release: str) -> Path:
 def jars_ready(release: str) -> bool:
     """Return True if the cache holds all files of a release: then neither Maven nor a network is needed."""
     return (_jars_dir(release) / "complete").exists()
+
+
+@contextlib.contextmanager
+def _longer_sleeps() -> Iterator[None]:
+    """Let programs that this thread starts in the context sleep up to 10 ms longer than they ask for.
+
+    An idle broker wakes up more than a thousand times a second, to look for work. Ten such brokers would take
+    a part of the processor time that the tests need.
+    """
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(10_000_000))  # in ns
+    try:
+        yield
+    finally:
+        prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(0))  # 0 stands for the default
 
 
 @contextlib.contextmanager
@@ -378,12 +400,45 @@ class Apache:
         jars = _jars_dir(release)
         sources = sorted((HERE / "java").glob("*.java"))
         classes = jars / f"classes-{_digest(*sources)}"
+        apache = cls(release=release, jars=jars, classes=classes, folder=folder)
         with _locked(cache_dir() / f"{release}.lock"):
             if not jars_ready(release):
                 _fetch(release, jars)
             if not classes.exists():
                 _compile(jars, sources, classes)
-        return cls(release=release, jars=jars, classes=classes, folder=folder)
+            if not apache.shares_classes():
+                apache._archive_classes()
+        return apache
+
+    @property
+    def _shared_classes(self) -> Path:
+        return self.classes / "shared.jsa"
+
+    def shares_classes(self) -> bool:
+        """Return True if this machine's Java can use the archive of classes that all JVMs share."""
+        command, environment = self.command("-version", [], self._home("version"))
+        command.insert(-1, "-Xshare:on")  # with this option, a JVM that cannot use its archive fails
+        done = subprocess.run(command, env=environment, capture_output=True, check=False)
+        return self._shared_classes.exists() and done.returncode == 0
+
+    def _archive_classes(self) -> None:
+        """Make the archive of classes that all JVMs share, because half of a JVM's start is loading classes.
+
+        If this fails, the JVMs start without the archive.
+        """
+        self._shared_classes.unlink(missing_ok=True)
+        home, namesrv, port = self._home("training"), f"127.0.0.1:{free_port_with()}", broker_port()
+        _write_properties(home / "namesrv.properties", {"listenPort": namesrv.rpartition(":")[2]})
+        _write_properties(home / "broker.properties", _broker_settings(home, port) | {"namesrvAddr": namesrv})
+        popen, output = self._spawn(
+            "Training",
+            [str(home), namesrv, f"127.0.0.1:{port}"],
+            home,
+            heap="512m",
+            flags=(f"-XX:ArchiveClassesAtExit={self._shared_classes}",),
+        )
+        with contextlib.suppress(ApacheFailure):
+            Program(popen, output, home).wait(START_S)
 
     def close(self) -> None:
         """End all processes that this object started; brokers end first, so that they can unregister."""
@@ -427,6 +482,7 @@ class Apache:
         heap: str = "256m",
         properties: Mapping[str, str] | None = None,
         level: str = "WARN",
+        flags: Sequence[str] = (),
     ) -> tuple[list[str], dict[str, str]]:
         """Return the command line and environment for a main class; write its log settings into ``home``.
 
@@ -434,6 +490,7 @@ class Apache:
             properties: JVM system properties, e.g. ``{"rocketmq.serialize.type": "ROCKETMQ"}`` for the binary
                 header codec.
             level: Lowest level of the messages in the log file ``home/apache.log``.
+            flags: Further options of the JVM.
         """
         config = home / "conf"
         config.mkdir(parents=True, exist_ok=True)
@@ -448,13 +505,18 @@ class Apache:
             "rocketmq.client.logUseSlf4j": "true",
             "rocketmq.broker.diskSpaceWarningLevelRatio": "0.99",
             "rocketmq.broker.diskSpaceCleanForciblyRatio": "0.98",
+            # Milliseconds after which a consumer looks again for queues and members; the default is 20 s.
+            "rocketmq.client.rebalance.waitInterval": "1000",
             "rmq.logback.configurationFile": str(quiet),
             "logback.configurationFile": str(config / "logback_tools.xml"),
             **(properties or {}),
         }
+        archive = [f"-XX:SharedArchiveFile={self._shared_classes}"] if self._shared_classes.exists() else []
         command = [
             "java",
             *JVM_FLAGS,
+            *archive,
+            *flags,
             f"-Xmx{heap}",
             *(f"-D{key}={value}" for key, value in jvm_properties.items()),
             "-cp",
@@ -517,14 +579,8 @@ class Apache:
         """
         home = self._home(name)
         port = port or broker_port()
-        merged = {
-            **BROKER_SETTINGS,
+        merged = _broker_settings(home, port) | {
             "brokerName": name,
-            "brokerId": "0",
-            "listenPort": str(port),
-            "haListenPort": str(port + 1),
-            "storePathRootDir": str(home / "store"),
-            "storePathCommitLog": str(home / "store" / "commitlog"),
             "namesrvAddr": ";".join(namesrvs),
             **(settings or {}),
         }
@@ -651,11 +707,13 @@ class Apache:
         namesrvs: Sequence[str],
         session: str = "all",
         properties: Mapping[str, str] | None = None,
+        keys: str = "",
     ) -> AdminResult:
         """Run ``mqadmin SUBCOMMAND...`` in the session's JVM, which runs one command at a time.
 
         Args:
             properties: JVM system properties, used only when the session's JVM starts.
+            keys: Text of ``conf/tools.yml``, also used only then: mqadmin signs its requests with these keys.
 
         Raises:
             ApacheFailure: If the JVM did not answer in time, or ended because the command line was wrong.
@@ -665,6 +723,8 @@ class Apache:
             if admin is None:
                 home = self._home("admin-session")
                 command = self.command("AdminSession", [], home, properties=properties)
+                if keys:
+                    (home / "conf" / "tools.yml").write_text(keys)
                 admin = self._admins[session] = AdminSession(*command, home)
         return admin.run(*args, namesrvs=namesrvs)
 
@@ -774,10 +834,11 @@ class Apache:
         heap: str = "256m",
         properties: Mapping[str, str] | None = None,
         stdin: int = subprocess.DEVNULL,
+        flags: Sequence[str] = (),
     ) -> tuple[subprocess.Popen[bytes], Path]:
-        command, environment = self.command(main, args, home, heap=heap, properties=properties)
+        command, environment = self.command(main, args, home, heap=heap, properties=properties, flags=flags)
         output = home / "output.txt"
-        with output.open("wb") as sink:
+        with output.open("wb") as sink, _longer_sleeps():
             popen = subprocess.Popen(
                 command,
                 env=environment,
@@ -814,12 +875,23 @@ def _provide(path: Path, text: str) -> None:
             path.write_text(text)
 
 
+def _broker_settings(home: Path, port: int) -> dict[str, str]:
+    return {
+        **BROKER_SETTINGS,
+        "brokerId": "0",
+        "listenPort": str(port),
+        "haListenPort": str(port + 1),
+        "storePathRootDir": str(home / "store"),
+        "storePathCommitLog": str(home / "store" / "commitlog"),
+    }
+
+
 def _write_properties(path: Path, settings: Mapping[str, str]) -> None:
     path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="latin-1")
 
 
 def _classpath(jars: Path, classes: Path) -> str:
-    return os.pathsep.join([*(str(path) for path in sorted(jars.glob("*.jar"))), str(classes)])
+    return os.pathsep.join(str(path) for path in (*sorted(jars.glob("*.jar")), classes / _PROGRAMS))
 
 
 def _fetch(release: str, jars: Path) -> None:
@@ -852,6 +924,9 @@ def _compile(jars: Path, sources: Sequence[Path], classes: Path) -> None:
         ["javac", "-nowarn", "-d", str(partial), "-cp", f"{jars}/*", *(str(path) for path in sources)],
         cwd=partial,
     )
+    with zipfile.ZipFile(partial / _PROGRAMS, "w") as archive:
+        for path in sorted(partial.glob("*.class")):
+            archive.write(path, path.name)
     partial.rename(classes)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shlex
@@ -15,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from routekeeper.client.mqadmin.__main__ import main
+from tests.client.mqadmin import mqadmin
 
-from .apache import START_S, AdminResult, Apache, ask, has_route, wait_until
-from .ours import create_topic
+from .apache import START_S, AdminResult, Apache, ask, wait_until
+from .ours import routed_topic
 
 TOPIC: Final = "Golden"
 GROUP: Final = "golden_group"
@@ -103,18 +102,12 @@ Tool = Callable[..., AdminResult]
 
 def our_tool(namesrv: str) -> Tool:
     """Return a function that runs our mqadmin in this process, with ``namesrv`` as NAMESRV_ADDR."""
-
-    def run(*args: str) -> AdminResult:
-        out, err = io.StringIO(), io.StringIO()
-        code = main(args, environment={"NAMESRV_ADDR": namesrv}, out=out, err=err)
-        return AdminResult(args, code, out.getvalue(), err.getvalue())
-
-    return run
+    return lambda *args: AdminResult(args, *mqadmin(*args, namesrv=namesrv))
 
 
-def apaches_tool(apache: Apache, namesrv: str) -> Tool:
-    """Return a function that runs Apache's mqadmin with ``-n namesrv``; all runs share one JVM."""
-    return lambda *args: apache.admin(*args, namesrvs=[namesrv], session=namesrv)
+def apaches_tool(apache: Apache, namesrv: str, session: str) -> Tool:
+    """Return a function that runs Apache's mqadmin with ``-n namesrv`` in a session of ``apache``."""
+    return lambda *args: apache.admin(*args, namesrvs=[namesrv], session=session)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +135,7 @@ def stage(
     apache: Apache, namesrv: str, broker: str, folder: Path
 ) -> Iterator[tuple[Stage, Callable[[], None]]]:
     """Yield the prepared broker as a :class:`Stage`, and a function that ends its consumer."""
-    create_topic(broker, TOPIC, queues=2)
-    wait_until(lambda: has_route(namesrv, TOPIC, broker), "route")
+    routed_topic([namesrv], broker, TOPIC, queues=2)
     for number, (body, key, tag) in enumerate(
         ((b"one", "key1", "TagA"), (b"two", "key1", "TagB"), (b"three", "key2", "TagA")), 1
     ):

@@ -1,6 +1,7 @@
 """RouteKeeper's programs, run as an operator would run them, also in deployments with Apache's programs.
 
-This module uses only command lines and sockets; it does not import the packages under test.
+Servers run as processes. Our mqadmin runs in the process of the tests, because the start of a process takes
+longer than a subcommand.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tests.client.mqadmin import mqadmin
 from tests.ports import free_addresses
 
 from .apache import (
+    RELEASES,
     START_S,
     AdminResult,
     Apache,
@@ -36,6 +40,9 @@ from .apache import (
 from .watchdog import guard
 
 MODES: Final = ("independent", "raft")
+#: Each mode of our nameservers with one release of Apache's programs. All four combinations would prove the
+#: same, because a request's form depends only on the release, and its effect only on the mode.
+PAIRS: Final = tuple(zip(MODES, RELEASES, strict=True))
 MEMBERS: Final = 3
 CLUSTER: Final = "DefaultCluster"
 
@@ -156,6 +163,14 @@ def _launch_namesrv(flags: Sequence[str], home: Path, listen: str, http: str) ->
     return OurNamesrv(popen, output, home, log_name="log.txt", flags=flags)
 
 
+def mode_flags(mode: str) -> list[str]:
+    """Return the options of a nameserver in this mode; in raft mode it is the only member of its group."""
+    if mode == "independent":
+        return ["--mode", mode]
+    (raft,) = free_addresses(1)
+    return ["--mode", mode, "--raft", raft, "--peers", raft]
+
+
 def start_namesrv(flags: Sequence[str], home: Path, listen: str) -> OurNamesrv:
     """Start one nameserver at a given address; return it when it listens on its ports."""
     namesrv = _launch_namesrv(flags, home, listen, "127.0.0.1:0")
@@ -207,21 +222,25 @@ def await_broker(broker: OurBroker, namesrvs: Sequence[str]) -> OurBroker:
     return broker
 
 
-def our_mqadmin(
-    *args: str, namesrvs: Sequence[str] = (), folder: Path, timeout_s: float = 120.0
-) -> AdminResult:
-    """Run our ``mqadmin SUBCOMMAND...`` until it ends."""
-    arguments = [*args, *(("-n", ";".join(namesrvs)) if namesrvs else ())]
-    done = subprocess.run(
-        [sys.executable, "-m", "routekeeper.client.mqadmin", *arguments],
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-    return AdminResult(tuple(arguments), done.returncode, done.stdout, done.stderr)
+@contextmanager
+def our_servers(
+    folder: Path, mode: str = "independent", settings: Mapping[str, str] | None = None
+) -> Iterator[tuple[OurNamesrv, OurBroker]]:
+    """Yield a nameserver of ours, and a broker of ours with these settings that is registered there."""
+    with ExitStack() as stack:
+        flags = [*mode_flags(mode), "--data", str(folder / "data")]
+        namesrv = start_namesrv(flags, folder / "namesrv", "127.0.0.1:0")
+        stack.callback(namesrv.stop)
+        await_namesrv(namesrv)
+        broker = launch_broker([namesrv.addr], folder, name="broker-a", settings=settings)
+        stack.callback(broker.stop)
+        yield namesrv, await_broker(broker, [namesrv.addr])
+
+
+def our_mqadmin(*args: str, namesrvs: Sequence[str] = ()) -> AdminResult:
+    """Run our ``mqadmin SUBCOMMAND...``."""
+    arguments = (*args, *(("-n", ";".join(namesrvs)) if namesrvs else ()))
+    return AdminResult(arguments, *mqadmin(*arguments))
 
 
 def create_topic(broker_addr: str, topic: str, *, queues: int = 4) -> None:
@@ -238,6 +257,14 @@ def create_topic(broker_addr: str, topic: str, *, queues: int = 4) -> None:
     }
     code, answer, _ = ask(broker_addr, 17, fields)
     assert code == 0, answer
+
+
+def routed_topic(namesrvs: Sequence[str], broker_addr: str, topic: str, *, queues: int = 4) -> str:
+    """Create a topic at one broker; return its name when each of ``namesrvs`` routes it to this broker."""
+    create_topic(broker_addr, topic, queues=queues)
+    for namesrv in namesrvs:
+        wait_until(lambda n=namesrv: has_route(n, topic, broker_addr), f"{topic} at {namesrv}")  # type: ignore[misc]
+    return topic
 
 
 def route(namesrv: str, topic: str) -> dict[str, Any] | None:
@@ -306,21 +333,11 @@ class RouteWatch:
 
 
 def retried_by_java(apache: Apache, namesrvs: Sequence[str], broker_addr: str, group: str) -> dict[str, str]:
-    """Let Java's push consumer refuse every tenth of 100 messages once; return the consumer's output.
-
-    When the first member of a group joins, the broker creates the group's retry topic. This member learns the
-    topic's route only 30 s later. Therefore run two members one after the other: the first member refuses
-    nothing. The first member consumes another topic, because the second member may receive the first member's
-    last messages again.
-    """
-    for topic, count, retry_every in ((f"{group}_before", 20, 0), (group, 100, 10)):
-        create_topic(broker_addr, topic)
-        for namesrv in namesrvs:
-            wait_until(lambda n=namesrv, t=topic: route(n, t) is not None, f"{topic} at {namesrv}")  # type: ignore[misc]
-        sent = apache.produce(namesrvs, topic, count)
-        assert sent["status SEND_OK"] == str(count), sent
-        facts = apache.consume(namesrvs, topic, group, count, retry_every=retry_every)
-    return facts
+    """Let Java's push consumer refuse every tenth of 100 messages once; return the consumer's output."""
+    topic = routed_topic(namesrvs, broker_addr, group)
+    sent = apache.produce(namesrvs, topic, 100)
+    assert sent["status SEND_OK"] == "100", sent
+    return apache.consume(namesrvs, topic, group, 100, retry_every=10)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -428,12 +445,7 @@ class Fleet:
         kept = {release: f"Kept{release[0]}" for release in brokers}
         for release, broker in brokers.items():
             self.apaches[release].await_broker(broker, addrs, hasten=True)
-            create_topic(broker.addr, kept[release])
-            for addr in addrs:
-                wait_until(
-                    lambda a=addr, b=broker, t=kept[release]: has_route(a, t, b.addr),  # type: ignore[misc]
-                    f"{kept[release]} at {addr}",
-                )
+            routed_topic(addrs, broker.addr, kept[release])
         watch = RouteWatch(addrs, {kept[release]: broker.addr for release, broker in brokers.items()})
         self._watches.append(watch)
         return OurDeployment(mode=mode, namesrvs=namesrvs, apache=brokers, ours=ours, kept=kept, watch=watch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,18 @@ import pytest
 from routekeeper import Credentials
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.transport.blocking import BlockingClient
-from tests.ports import free_addresses
 
-from .admin_session import AdminSession
-from .apache import RELEASES, START_S, Apache, wait_until
-from .ours import MODES, OurBroker, OurNamesrv, launch_broker, start_namesrv
-from .programs import AdminResult
+from .apache import START_S, Apache, wait_until
+from .ours import (
+    PAIRS,
+    OurBroker,
+    OurNamesrv,
+    await_broker,
+    await_namesrv,
+    launch_broker,
+    mode_flags,
+    start_namesrv,
+)
 
 pytestmark = pytest.mark.interop
 
@@ -63,40 +70,29 @@ class Guarded:
         return answer.code == 0 and f'"{addr}"'.encode() in answer.body
 
 
-@pytest.fixture(scope="module", params=MODES)
+@pytest.fixture(scope="module")
 def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     folder = tmp_path_factory.mktemp("guarded")
     files = {"namesrv.yml": ACCOUNTS, "plain_acl.yml": ACCOUNTS, "tools.yml": KEYS}
     for name, text in files.items():
         (folder / name).write_text(text)
-    flags = ["--mode", request.param, "--data", str(folder / "data")]
+    flags = [*mode_flags(request.param), "--data", str(folder / "data")]
     flags += ["--acl", "all", "--acl-file", str(folder / "namesrv.yml")]
-    if request.param == "raft":
-        (raft,) = free_addresses(1)
-        flags += ["--raft", raft, "--peers", raft]
-    namesrv = start_namesrv(flags, folder / "namesrv", "127.0.0.1:0")
-    broker = None
-    try:
-        await_namesrv_http(namesrv)
+    with ExitStack() as stack:
+        namesrv = start_namesrv(flags, folder / "namesrv", "127.0.0.1:0")
+        stack.callback(namesrv.kill)
+        await_namesrv(namesrv)
         settings = {
             "aclEnable": "true",
             "aclFile": str(folder / "plain_acl.yml"),
             "namesrvAclFile": str(folder / "tools.yml"),
         }
         broker = launch_broker([namesrv.addr], folder, name="guarded", settings=settings)
-        broker.wait_for("\n")
-        broker.addr = broker.text().split("listen=")[1].split()[0]
+        stack.callback(broker.kill)
+        await_broker(broker, [])
         found = Guarded(namesrv, broker, folder / "plain_acl.yml")
         wait_until(lambda: found.has_route("TBW102", found.broker.addr), "the broker's route", START_S)
         yield found
-    finally:
-        namesrv.kill()
-        if broker is not None:
-            broker.kill()
-
-
-def await_namesrv_http(namesrv: OurNamesrv) -> None:
-    wait_until(lambda: namesrv.get("/readyz")[0] == 200, "the nameserver", START_S)
 
 
 def test_apaches_4_broker_signs_nothing_and_is_let_in_from_a_white_address(
@@ -104,75 +100,61 @@ def test_apaches_4_broker_signs_nothing_and_is_let_in_from_a_white_address(
 ) -> None:
     accounts = tmp_path / "namesrv.yml"
     accounts.write_text(ACCOUNTS)
-    (raft,) = free_addresses(1)
-    flags = ["--mode", "raft", "--raft", raft, "--peers", raft, "--data", str(tmp_path / "data")]
+    flags = [*mode_flags("raft"), "--data", str(tmp_path / "data")]
     flags += ["--acl", "all", "--acl-file", str(accounts)]
-    namesrv = start_namesrv(flags, tmp_path / "namesrv", "127.0.0.1:0")
-    broker = None
-    try:
-        await_namesrv_http(namesrv)
+    with ExitStack() as stack:
+        namesrv = start_namesrv(flags, tmp_path / "namesrv", "127.0.0.1:0")
+        stack.callback(namesrv.kill)
+        await_namesrv(namesrv)
         settings = {"registerNameServerPeriod": "10000"}
         broker = apache_4.broker([namesrv.addr], settings=settings, wait=False)
-        log = namesrv.home / "log.txt"
+        stack.callback(broker.kill)
         refused = 'change=REGISTER_BROKER accessKey="" reason="No accessKey is configured" result=refused(1)'
-        wait_until(lambda: refused in log.read_text(), "the refusal", START_S)
+        wait_until(lambda: refused in namesrv.log(), "the refusal", START_S)
         accounts.write_text(ACCOUNTS.replace(" []", "\n- 127.0.0.1", 1))
         wait_until(lambda: broker.addr in namesrv.get("/v1/brokers")[1], "the broker", START_S)
-    finally:
-        namesrv.kill()
-        if broker is not None:
-            broker.kill()
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize(("guarded", "release"), PAIRS, indirect=["guarded"])
 def test_java_with_keys_does_what_its_account_may(
-    apaches: dict[str, Apache], guarded: Guarded, release: str, tmp_path: Path
+    apaches: dict[str, Apache], guarded: Guarded, release: str
 ) -> None:
     apache, namesrvs, addr = apaches[release], [guarded.namesrv.addr], guarded.broker.addr
-    home = tmp_path / "home"
-    (home / "conf").mkdir(parents=True)
-    (home / "conf" / "tools.yml").write_text(KEYS)
-    log = guarded.namesrv.home / "log.txt"
-    admin = AdminSession(*apache.command("AdminSession", [], home), home)
 
     def run(*arguments: str) -> str:
-        result: AdminResult = admin.run(*arguments, namesrvs=namesrvs)
+        result = apache.admin(*arguments, namesrvs=namesrvs, session="keys", keys=KEYS)
         assert "Exception" not in result.stdout + result.stderr, result
         return result.stdout
 
-    try:
-        for topic in ("Orders", "Others"):
-            assert "success" in run("updateTopic", "-b", addr, "-t", topic, "-r", "4", "-w", "4")
-        wait_until(lambda: guarded.has_route("Others", addr), "the topics' routes")
-        assert addr in run("clusterList")
-        assert "brokerVersionDesc" in run("brokerStatus", "-b", addr)
-        assert "guarded" in run("sendMessage", "-t", "Orders", "-p", "by mqadmin", "-c", "TagI")
-        if release == "4.9.7":
-            accounts_are_administered(run, guarded, addr)
+    for topic in ("Orders", "Others"):
+        assert "success" in run("updateTopic", "-b", addr, "-t", topic, "-r", "4", "-w", "4")
+    wait_until(lambda: guarded.has_route("Others", addr), "the topics' routes")
+    assert addr in run("clusterList")
+    assert "brokerVersionDesc" in run("brokerStatus", "-b", addr)
+    assert "guarded" in run("sendMessage", "-t", "Orders", "-p", "by mqadmin", "-c", "TagI")
+    if release == "4.9.7":
+        accounts_are_administered(run, guarded, addr)
 
-        # Send single messages and batches, then consume both.
-        for batch in (1, 10):
-            sent = apache.produce(namesrvs, "Orders", COUNT, batch=batch, **CLIENT)
-            assert sent["status SEND_OK"] == str(COUNT // batch), sent
-        facts = apache.consume(namesrvs, "Orders", "readers", COUNT, **CLIENT)
-        assert facts["distinct"] == str(COUNT), facts
+    # Send single messages and batches, then consume both.
+    for batch in (1, 10):
+        sent = apache.produce(namesrvs, "Orders", COUNT, batch=batch, **CLIENT)
+        assert sent["status SEND_OK"] == str(COUNT // batch), sent
+    facts = apache.consume(namesrvs, "Orders", "readers", COUNT, **CLIENT)
+    assert facts["distinct"] == str(COUNT), facts
 
-        sent = apache.produce(namesrvs, "Others", 1, **CLIENT)
-        assert "AclException: No default permission for topic:Others" in sent["error"], sent
-        # The nameserver refuses the route query because of the wrong signature. Java's client reports only
-        # that there is no route.
-        strangers: list[tuple[dict[str, Any], str]] = [
-            ({"accessKey": "clients", "secretKey": "wrong"}, "Check signature failed for accessKey=clients"),
-            ({"accessKey": "nobody", "secretKey": "wrong"}, "No acl config for nobody"),
-            ({}, "No accessKey is configured"),
-        ]
-        for keys, _ in strangers:
-            sent = apache.produce(namesrvs, "Orders", 1, **keys)
-            assert "No route info of this topic" in sent["error"], sent
-        wait_until(lambda: all(words in log.read_text() for _, words in strangers), "the lines", START_S)
-    finally:
-        admin.close()
-        apache.end_clients()
+    sent = apache.produce(namesrvs, "Others", 1, **CLIENT)
+    assert "AclException: No default permission for topic:Others" in sent["error"], sent
+    # The nameserver refuses the route query because of the wrong signature. Java's client reports only
+    # that there is no route.
+    strangers: list[tuple[dict[str, Any], str]] = [
+        ({"accessKey": "clients", "secretKey": "wrong"}, "Check signature failed for accessKey=clients"),
+        ({"accessKey": "nobody", "secretKey": "wrong"}, "No acl config for nobody"),
+        ({}, "No accessKey is configured"),
+    ]
+    for keys, _ in strangers:
+        sent = apache.produce(namesrvs, "Orders", 1, **keys)
+        assert "No route info of this topic" in sent["error"], sent
+    wait_until(lambda: all(words in guarded.namesrv.log() for _, words in strangers), "the lines", START_S)
 
 
 def accounts_are_administered(run: Callable[..., str], guarded: Guarded, addr: str) -> None:
@@ -201,6 +183,7 @@ def accounts_are_administered(run: Callable[..., str], guarded: Guarded, addr: s
     assert "newcomers" not in guarded.accounts.read_text()
 
 
+@pytest.mark.parametrize("guarded", ["raft"], indirect=True)
 def test_apaches_5_broker_signs_what_it_sends_to_a_nameserver(apache_5: Apache, guarded: Guarded) -> None:
     credentials = '{"accessKey":"admin-of-all","secretKey":"secret-of-admin"}'
     broker = apache_5.broker(

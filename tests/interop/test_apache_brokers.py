@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from .apache import BINARY, RELEASES, Apache, ask, listed, wait_until
-from .ours import CLUSTER, MODES, Fleet, OurDeployment, RouteWatch, create_topic, route
+from .ours import CLUSTER, MODES, PAIRS, Fleet, OurDeployment, RouteWatch, route, routed_topic
 
 pytestmark = pytest.mark.interop
 
@@ -37,7 +37,7 @@ def test_an_identical_route_is_given_by_every_nameserver(deployment: OurDeployme
         assert routes[1:] == [routes[0], routes[0]], topic
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize(("deployment", "release"), PAIRS, indirect=["deployment"])
 def test_a_killed_broker_is_gone_everywhere(
     deployment: OurDeployment, apaches: dict[str, Apache], fleet: Fleet, release: str
 ) -> None:
@@ -50,8 +50,7 @@ def test_a_killed_broker_is_gone_everywhere(
         deployment.addrs, name=name, settings=settings, properties=BINARY, hasten=True
     )
     try:
-        create_topic(victim.addr, topic)
-        deployment.everywhere(lambda addr: route(addr, topic) is not None, f"route of {topic}")
+        routed_topic(deployment.addrs, victim.addr, topic)
     finally:
         victim.kill()
     gone_s = deployment.everywhere(

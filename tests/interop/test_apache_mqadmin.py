@@ -7,12 +7,12 @@ import json
 import pytest
 
 from .apache import RELEASES, AdminResult, Apache, ask, wait_until
-from .ours import CLUSTER, OurDeployment, route
+from .ours import CLUSTER, PAIRS, OurDeployment, route
 
 pytestmark = pytest.mark.interop
 
 
-@pytest.fixture(params=RELEASES)
+@pytest.fixture
 def tool(apaches: dict[str, Apache], deployment: OurDeployment, request: pytest.FixtureRequest) -> Tool:
     return Tool(apaches[request.param], deployment)
 
@@ -58,6 +58,7 @@ def table(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines()]
 
 
+@pytest.mark.parametrize(("deployment", "tool"), PAIRS, indirect=True)
 def test_apache_mqadmin(tool: Tool) -> None:
     clusters_are_listed(tool)
     topics_come_and_go(tool)

@@ -1,12 +1,13 @@
 """Java's clients and our client: all features of a push consumer, and the order of many messages.
 
 ``ROUTEKEEPER_INTEROP_COUNT=100000`` makes the tests of the order send 100,000 messages. The default is 2000,
-which suits CI.
+which suits CI. A longer run also tries each mode of our nameservers with each release of Java's clients.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import time
 from collections.abc import Sequence
@@ -27,27 +28,20 @@ from routekeeper import (
 from routekeeper.bench.timers import divide_periods
 
 from .apache import RELEASES, START_S, Apache, ask, wait_until
-from .ours import MODES, ApacheDeployment, OurDeployment, create_topic, in_parallel, route
+from .ours import MODES, PAIRS, ApacheDeployment, OurDeployment, in_parallel, routed_topic
 from .patient import patient, sender
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
 COUNT: Final = int(os.environ.get("ROUTEKEEPER_INTEROP_COUNT", "2000"))
 QUEUES: Final = 4
-#: Decorator that runs a test with each mode of our nameservers and each release of Java clients.
+LONG: Final = COUNT > 2000
+#: Decorator that runs a test with both modes of our nameservers and both releases of Java clients.
 EACH: Final = pytest.mark.parametrize(
     ("deployment", "release"),
-    [(mode, release) for mode in MODES for release in RELEASES],
+    itertools.product(MODES, RELEASES) if LONG else PAIRS,
     indirect=["deployment"],
 )
-
-
-def routed(addrs: Sequence[str], broker: str, topic: str) -> str:
-    """Create a topic at a broker; return the topic's name once every nameserver has its route."""
-    create_topic(broker, topic, queues=QUEUES)
-    for addr in addrs:
-        wait_until(lambda a=addr: route(a, topic) is not None, f"{topic} at {addr}")  # type: ignore[misc]
-    return topic
 
 
 # -- Java's clients through our broker ---------------------------------------------------------
@@ -58,7 +52,7 @@ def test_java_clients_lose_nothing_and_keep_order_at_our_broker(
     deployment: OurDeployment, apaches: dict[str, Apache], release: str
 ) -> None:
     apache, addrs = apaches[release], deployment.addrs
-    topic = routed(addrs, deployment.ours.addr, f"Ordered{release[0]}")
+    topic = routed_topic(addrs, deployment.ours.addr, f"Ordered{release[0]}")
     begin = time.monotonic()
     sent = apache.produce(addrs, topic, COUNT, ordered=QUEUES, timeout_s=600)
     sent_s = time.monotonic() - begin
@@ -80,25 +74,20 @@ def test_java_consumers_get_what_they_ask_for_at_our_broker(
     mark, broker = release[0], deployment.ours.addr
 
     def tags() -> None:
-        topic = routed(addrs, broker, f"Tagged{mark}")
+        topic = routed_topic(addrs, broker, f"Tagged{mark}")
         apache.produce(addrs, topic, 300, tags="A,B,C")
         facts = apache.consume(addrs, topic, f"tagged_{mark}", 200, tags="A||C")
         assert (facts["distinct"], facts["duplicates"]) == ("200", "0"), facts
 
     def broadcast() -> None:
-        topic = routed(addrs, broker, f"Broadcast{mark}")
+        topic = routed_topic(addrs, broker, f"Broadcast{mark}")
         apache.produce(addrs, topic, 200)
         members = [apache.consumer(addrs, topic, f"broadcast_{mark}", 200, broadcast=1) for _ in range(2)]
         assert [member.wait(START_S) for member in members] == [0, 0], [member.text() for member in members]
 
     def dead_letters() -> None:
-        topic, group = routed(addrs, broker, f"Dead{mark}"), f"dead_{mark}"
+        topic, group = routed_topic(addrs, broker, f"Dead{mark}"), f"dead_{mark}"
         apache.produce(addrs, topic, 100)
-        # Create the retry topic now: otherwise the group's first member would learn its route only 30 s
-        # later.
-        create_topic(broker, f"%RETRY%{group}", queues=1)
-        for addr in addrs:
-            wait_until(lambda a=addr: route(a, f"%RETRY%{group}") is not None, f"retry topic at {addr}")  # type: ignore[misc]
         consumer = apache.consumer(
             addrs, topic, group, f"@{tmp_path / 'count'}", seconds=300, dead=10, retries=1
         )
@@ -114,7 +103,7 @@ def test_java_consumers_get_what_they_ask_for_at_our_broker(
         assert "distinct 90\n" in consumer.text(), consumer.text()
 
     def delayed() -> None:
-        topic = routed(addrs, broker, f"Delayed{mark}")
+        topic = routed_topic(addrs, broker, f"Delayed{mark}")
         begin = time.monotonic()
         sent = apache.produce(addrs, topic, 1, delay=4)  # delay level 4 of RETRY_LEVELS is 2 s
         assert sent["status SEND_OK"] == "1"
@@ -122,7 +111,7 @@ def test_java_consumers_get_what_they_ask_for_at_our_broker(
         assert time.monotonic() - begin >= 2
 
     def large() -> None:
-        topic = routed(addrs, broker, f"Large{mark}")
+        topic = routed_topic(addrs, broker, f"Large{mark}")
         apache.produce(addrs, topic, 20, body_bytes=20_000)  # the producer compresses bodies of this size
         assert apache.consume(addrs, topic, f"large_{mark}", 20)["distinct"] == "20"
 
@@ -137,12 +126,13 @@ def test_our_client_loses_nothing_and_keeps_order_at_apaches_broker(
     apache_deployment: ApacheDeployment,
 ) -> None:
     addrs, broker = apache_deployment.addrs, apache_deployment.broker.addr
-    carry(addrs, routed(addrs, broker, "OursOrdered"), apache_deployment.release)
+    carry(addrs, routed_topic(addrs, broker, "OursOrdered"), apache_deployment.release)
 
 
+@pytest.mark.parametrize("deployment", MODES if LONG else MODES[1:], indirect=True)
 def test_our_client_loses_nothing_and_keeps_order_at_our_broker(deployment: OurDeployment) -> None:
     addrs, broker = deployment.addrs, deployment.ours.addr
-    carry(addrs, routed(addrs, broker, "OursThroughOurs"), "ours")
+    carry(addrs, routed_topic(addrs, broker, "OursThroughOurs"), "ours")
 
 
 def carry(addrs: Sequence[str], topic: str, broker: str) -> None:

@@ -23,19 +23,11 @@ from typing import Any, Final
 import pytest
 
 from routekeeper.client.mqadmin.__main__ import COMMANDS
-from tests.ports import free_addresses
 from tests.signals import inherited
 
 from .apache import ADMIN_MAIN, RELEASES, START_S, AdminResult, Apache, ask, has_route, wait_until
 from .daily import Tool, comparable, our_tool
-from .ours import (
-    Fleet,
-    await_broker,
-    await_namesrv,
-    create_topic,
-    launch_broker,
-    start_namesrv,
-)
+from .ours import Fleet, await_namesrv, create_topic, our_servers, start_namesrv
 from .watchdog import guard
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
@@ -149,7 +141,14 @@ class Clusters:
         apache, home = self.apaches[release], self.folder / f"ours-{release}"
         # Run the tools of each release against our nameservers in one mode only: the tools send the same
         # requests in both modes.
-        with our_servers(home, "raft" if release.startswith("4.") else "independent") as place:
+        mode = "raft" if release.startswith("4.") else "independent"
+        with our_servers(home, mode, {"traceTopicEnable": "true"}) as (namesrv, broker):
+            place = Place(
+                namesrv=namesrv.addr,
+                broker=broker.addr,
+                name=broker.name,
+                trace_topic="RMQ_SYS_TRACE_TOPIC",
+            )
             if release.startswith("4."):
                 return run_all(apache, home / "runs", place)
             return run_all(apache, home / "runs", place, lambda: endless(apache, home, place.namesrv))
@@ -168,28 +167,6 @@ class Place:
 @pytest.fixture(scope="module")
 def clusters(fleet: Fleet, apaches: dict[str, Apache], tmp_path_factory: pytest.TempPathFactory) -> Clusters:
     return Clusters(fleet, apaches, tmp_path_factory.mktemp("daily-commands"))
-
-
-@contextmanager
-def our_servers(home: Path, mode: str) -> Iterator[Place]:
-    """Start a nameserver and a broker of ours, and yield their addresses."""
-    flags = ["--mode", mode, "--data", str(home / "data")]
-    if mode == "raft":
-        (raft,) = free_addresses(1)
-        flags += ["--raft", raft, "--peers", raft]
-    namesrv = start_namesrv(flags, home / "namesrv", "127.0.0.1:0")
-    broker = None
-    try:
-        await_namesrv(namesrv)
-        broker = launch_broker([namesrv.addr], home, name="broker-a", settings={"traceTopicEnable": "true"})
-        await_broker(broker, [namesrv.addr])
-        yield Place(
-            namesrv=namesrv.addr, broker=broker.addr, name=broker.name, trace_topic="RMQ_SYS_TRACE_TOPIC"
-        )
-    finally:
-        if broker is not None:
-            broker.stop()
-        namesrv.stop()
 
 
 def run_all(

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from .apache import BINARY, RELEASES, Apache
-from .ours import OurDeployment, create_topic, retried_by_java, route
+from .apache import BINARY, Apache
+from .ours import PAIRS, OurDeployment, retried_by_java, route, routed_topic
 
 pytestmark = pytest.mark.interop
 
@@ -64,9 +64,7 @@ def test_messages_go_through_an_apache_broker(
 ) -> None:
     # Let each client use the broker of the other release, as may happen during an upgrade.
     (broker,) = (broker for release, broker in deployment.apache.items() if release != load.client)
-    topic = f"Through{broker.name}"
-    create_topic(broker.addr, topic)
-    deployment.everywhere(lambda addr: route(addr, topic) is not None, f"{topic} routed")
+    topic = routed_topic(deployment.addrs, broker.addr, f"Through{broker.name}")
     load.send(deployment, apaches[load.client], topic)
     load.receive(deployment, apaches[load.client], topic)
 
@@ -92,7 +90,7 @@ def test_our_broker_creates_a_topic_for_a_producer_and_carries_its_messages(
     load.receive(deployment, apaches[load.client], topic)
 
 
-@pytest.mark.parametrize("client", RELEASES)
+@pytest.mark.parametrize(("deployment", "client"), PAIRS, indirect=["deployment"])
 def test_refused_messages_come_back_through_our_brokers_retry_topic(
     deployment: OurDeployment, apaches: dict[str, Apache], client: str
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from .apache import START_S, Apache, has_route, listed, wait_until
-from .ours import REGISTER_MS, SCAN_MS, RouteWatch, create_topic, in_parallel, start_again, start_namesrvs
+from .ours import REGISTER_MS, SCAN_MS, RouteWatch, in_parallel, routed_topic, start_again, start_namesrvs
 
 pytestmark = pytest.mark.interop
 
@@ -27,11 +27,8 @@ def lose_one(mode: str, apache: Apache, folder: Path) -> None:
     addrs = [namesrv.addr for namesrv in namesrvs]
     settings = {"autoCreateTopicEnable": "false", "registerNameServerPeriod": str(REGISTER_MS)}
     broker = apache.broker(addrs, name=f"broker-{mode}", settings=settings, hasten=True)
-    topic = "Survivor"
-    create_topic(broker.addr, topic)
     try:
-        for addr in addrs:
-            wait_until(lambda a=addr: has_route(a, topic, broker.addr), f"{topic} at {addr}")  # type: ignore[misc]
+        topic = routed_topic(addrs, broker.addr, "Survivor")
         consumer = apache.consumer(addrs, topic, "survivors", 200)
         consumer.wait_for("ready")
         lost = next((n for n in namesrvs if n.role == "leader"), namesrvs[0])
@@ -45,12 +42,7 @@ def lose_one(mode: str, apache: Apache, folder: Path) -> None:
             assert apache.produce(left, topic, 200)["status SEND_OK"] == "200"
             assert consumer.wait(START_S) == 0, consumer.text()
             assert "distinct 200\n" in consumer.text()
-            create_topic(broker.addr, "BornWithout")
-            for addr in left:
-                wait_until(
-                    lambda a=addr: has_route(a, "BornWithout", broker.addr),  # type: ignore[misc]
-                    f"BornWithout at {addr}",
-                )
+            routed_topic(left, broker.addr, "BornWithout")
 
             namesrvs.append(start_again(lost))
             if mode == "raft":

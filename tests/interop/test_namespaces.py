@@ -23,7 +23,6 @@ COUNT = 50
 
 
 def test_ours_and_javas_clients_meet_in_a_namespace(fleet: Fleet, apaches: dict[str, Apache]) -> None:
-    """Run with both releases in parallel, because Java's consumers take up to 30 s to find a retry topic."""
     in_parallel(*(partial(meet, fleet.apache(release), apaches[release]) for release in RELEASES))
 
 

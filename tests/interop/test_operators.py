@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,16 +28,7 @@ from .daily import (
     our_tool,
     stage,
 )
-from .ours import (
-    ApacheDeployment,
-    Fleet,
-    OurBroker,
-    await_broker,
-    await_namesrv,
-    in_parallel,
-    launch_broker,
-    start_namesrv,
-)
+from .ours import ApacheDeployment, Fleet, in_parallel, our_servers
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
@@ -96,7 +86,7 @@ def ask_all(deployment: ApacheDeployment, apache: Apache, folder: Path) -> Print
 
     def at_apaches() -> None:
         namesrv = deployment.namesrv.addr
-        tool, our = apaches_tool(apache, namesrv), our_tool(namesrv)
+        tool, our = apaches_tool(apache, namesrv, "all"), our_tool(namesrv)
         with stage(apache, namesrv, deployment.broker.addr, folder / "theirs") as (scene, end):
             for text in (ONLINE, RESETTING):
                 theirs.update(run_all(scene, tool, text))
@@ -107,30 +97,15 @@ def ask_all(deployment: ApacheDeployment, apache: Apache, folder: Path) -> Print
 
     def at_ours() -> None:
         with our_servers(folder) as (namesrv, broker):
-            tool = apaches_tool(apache, namesrv)
-            with stage(apache, namesrv, broker.addr, folder / "ours") as (scene, end):
+            # Another session, because a session runs one command at a time.
+            tool = apaches_tool(apache, namesrv.addr, "daily commands")
+            with stage(apache, namesrv.addr, broker.addr, folder / "ours") as (scene, end):
                 of_ours.update(run_all(scene, tool, ONLINE + RESETTING))
                 end()
                 of_ours.update(run_all(scene, tool, OFFLINE))
 
     in_parallel(at_apaches, at_ours)
     return Printed(theirs=theirs, by_ours=by_ours, of_ours=of_ours)
-
-
-@contextmanager
-def our_servers(folder: Path) -> Iterator[tuple[str, OurBroker]]:
-    """Yield the address of a nameserver of ours, and a broker of ours that is registered there."""
-    namesrv = start_namesrv(["--data", str(folder / "data")], folder / "namesrv", "127.0.0.1:0")
-    broker = None
-    try:
-        await_namesrv(namesrv)
-        broker = launch_broker([namesrv.addr], folder, name="broker-a")
-        await_broker(broker, [namesrv.addr])
-        yield namesrv.addr, broker
-    finally:
-        if broker is not None:
-            broker.stop()
-        namesrv.stop()
 
 
 def run_all(scene: Stage, tool: Tool, text: str) -> dict[str, AdminResult]:

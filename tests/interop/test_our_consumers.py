@@ -19,7 +19,7 @@ from routekeeper import AsyncClient, ConsumeFrom, ConsumerConfig, Message, Recei
 from routekeeper.bench.timers import divide_periods
 
 from .apache import RELEASES, Apache, ask, wait_until
-from .ours import ApacheDeployment, OurDeployment, create_topic, in_parallel, route
+from .ours import MODES, ApacheDeployment, OurDeployment, in_parallel, routed_topic
 from .patient import patient, sender
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
@@ -42,13 +42,7 @@ class Stage:
         return f"ours_{name}_{self.mark}"
 
     def topic(self, name: str, *, queues: int = 2) -> str:
-        return self.routed(f"Ours{name}{self.mark}", queues)
-
-    def routed(self, topic: str, queues: int = 1) -> str:
-        create_topic(self.broker, topic, queues=queues)
-        for addr in self.addrs:
-            wait_until(lambda a=addr: route(a, topic) is not None, f"{topic} at {addr}")  # type: ignore[misc]
-        return topic
+        return routed_topic(self.addrs, self.broker, f"Ours{name}{self.mark}", queues=queues)
 
     def dead(self, group: str) -> int:
         """Return the number of dead-letter messages of a group."""
@@ -220,5 +214,6 @@ def test_our_consumers_at_apaches_brokers(
     consume_all(stage, apaches["5.3.3"])
 
 
+@pytest.mark.parametrize("deployment", MODES[:1], indirect=True)  # consumers do not notice the mode
 def test_our_consumers_at_our_broker(deployment: OurDeployment, apaches: dict[str, Apache]) -> None:
     consume_all(Stage(deployment.addrs, deployment.ours.addr), apaches["5.3.3"])

@@ -8,7 +8,6 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
 
@@ -20,8 +19,8 @@ from routekeeper.client.producer import Message, SendStatus
 from routekeeper.client.queue_reader import ReceivedMessage
 from routekeeper.remoting.codes import HeaderCodec
 
-from .apache import START_S, Apache, ApacheFailure, ask, has_route, wait_until
-from .ours import CLUSTER, ApacheDeployment, create_topic, our_mqadmin, retried_by_java, route
+from .apache import START_S, Apache, ApacheFailure, ask, wait_until
+from .ours import CLUSTER, ApacheDeployment, our_mqadmin, retried_by_java, route, routed_topic
 from .patient import patient, sender
 
 pytestmark = pytest.mark.interop
@@ -33,19 +32,18 @@ pytestmark = pytest.mark.interop
 class Tool:
     """Our mqadmin against one of the deployments with Apache's nameserver."""
 
-    def __init__(self, deployment: ApacheDeployment, folder: Path) -> None:
+    def __init__(self, deployment: ApacheDeployment) -> None:
         self.deployment = deployment
-        self._folder = folder
 
     def __call__(self, *args: str) -> str:
         """Run a subcommand that must succeed; return what it printed."""
-        result = our_mqadmin(*args, namesrvs=self.deployment.addrs, folder=self._folder)
+        result = our_mqadmin(*args, namesrvs=self.deployment.addrs)
         assert (result.returncode, result.stderr) == (0, ""), result
         return result.stdout
 
     def refused(self, *args: str) -> str:
         """Run a subcommand that must fail; return its error text."""
-        result = our_mqadmin(*args, namesrvs=self.deployment.addrs, folder=self._folder)
+        result = our_mqadmin(*args, namesrvs=self.deployment.addrs)
         assert result.returncode == 1, result
         assert result.stderr.startswith(f"mqadmin {args[0]}: ")
         assert "Traceback" not in result.stderr
@@ -53,8 +51,8 @@ class Tool:
 
 
 @pytest.fixture
-def tool(apache_deployment: ApacheDeployment, tmp_path: Path) -> Tool:
-    return Tool(apache_deployment, tmp_path)
+def tool(apache_deployment: ApacheDeployment) -> Tool:
+    return Tool(apache_deployment)
 
 
 def test_our_mqadmin_makes_fills_reads_and_deletes_a_topic(tool: Tool) -> None:
@@ -135,8 +133,7 @@ def test_our_mqadmin_changes_settings_keys_and_permissions(tool: Tool) -> None:
 def test_our_mqadmin_prints_what_apaches_prints(tool: Tool, apaches: dict[str, Apache]) -> None:
     apache, topic = apaches["5.3.3"], "SameText"
     for broker in (tool.deployment.broker, tool.deployment.ours):
-        create_topic(broker.addr, topic, queues=2)
-        wait_until(lambda a=broker.addr: has_route(tool.deployment.namesrv.addr, topic, a), "the route")  # type: ignore[misc]
+        routed_topic(tool.deployment.addrs, broker.addr, topic, queues=2)
         tool("sendMessage", "-t", topic, "-p", "the same", "-b", broker.name, "-i", "1")
 
     def same(*args: str, blur: Callable[[str], str] = str) -> None:
@@ -296,9 +293,7 @@ def test_large_bodies_survive_both_ways(
     apache_deployment: ApacheDeployment, apaches: dict[str, Apache]
 ) -> None:
     """Java's consumer decompresses bodies that our producer compressed (zlib, for bodies above 4 KiB)."""
-    topic = "OurLarge"
-    create_topic(apache_deployment.broker.addr, topic)
-    wait_until(lambda: route(apache_deployment.namesrv.addr, topic) is not None, "the topic's route")
+    topic = routed_topic(apache_deployment.addrs, apache_deployment.broker.addr, "OurLarge")
     client = blocking.Client(quick(apache_deployment))
     try:
         producer = client.producer(sender("our_large_producer"))
@@ -317,9 +312,7 @@ def test_our_broker_serves_java_clients_led_by_apaches_nameserver(
     apache_deployment: ApacheDeployment, apaches: dict[str, Apache]
 ) -> None:
     apache, ours, addrs = apaches[apache_deployment.release], apache_deployment.ours, apache_deployment.addrs
-    topic = "OnOurs"
-    create_topic(ours.addr, topic)
-    wait_until(lambda: route(addrs[0], topic) is not None, "the topic's route")
+    topic = routed_topic(addrs, ours.addr, "OnOurs")
     found = route(addrs[0], topic)
     assert found is not None
     assert [data["brokerAddrs"] for data in found["brokerDatas"]] == [{"0": ours.addr}]

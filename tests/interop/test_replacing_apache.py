@@ -65,16 +65,14 @@ def test_apaches_nameservers_are_replaced_one_by_one_under_traffic(
             new.append(start_namesrv(flags, tmp_path / f"ours-{number}", namesrv.addr))
             if len(rafts) > 1:
                 http = ";".join(one.http for one in new)
-                added = our_mqadmin(
-                    *("addMember", "--http", http, "--token-file", str(token), "--address", rafts[-1]),
-                    folder=tmp_path,
-                )
+                change = ("--http", http, "--token-file", str(token), "--address", rafts[-1])
+                added = our_mqadmin("addMember", *change)
                 assert added.returncode == 0, added.stderr
             wait_until(lambda: new[-1].get("/readyz")[0] == 200, "it serves", START_S)
             register_at(broker, namesrv.addr)
             for addr in addrs:
                 await_route(addr, "Moving", broker)
-        assert clusters(addrs, tmp_path).count(broker.addr) == 1
+        assert clusters(addrs).count(broker.addr) == 1
         create_topic(broker.addr, "BornAfterwards")
         for one in new:
             await_route(one.addr, "BornAfterwards", broker)
@@ -83,7 +81,7 @@ def test_apaches_nameservers_are_replaced_one_by_one_under_traffic(
         asked = sum(one.requests(105) for one in new)
         wait_until(lambda: sum(one.requests(105) for one in new) > asked + 3, "clients to ask ours")
         assert traffic.end() > 0
-        same = our_mqadmin("routeDiff", "--http", ";".join(one.http for one in new), folder=tmp_path)
+        same = our_mqadmin("routeDiff", "--http", ";".join(one.http for one in new))
         assert "the route tables of 3 name servers are equal" in same.stdout, same.stdout + same.stderr
         for one in new:
             one.popen.terminate()
@@ -119,7 +117,7 @@ def register_at(broker: ApacheBroker, addr: str) -> None:
     wait_until(registered, f"{broker.name} at {addr}", START_S)
 
 
-def clusters(addrs: list[str], folder: Path) -> str:
-    listing = our_mqadmin("clusterList", namesrvs=addrs, folder=folder)
+def clusters(addrs: list[str]) -> str:
+    listing = our_mqadmin("clusterList", namesrvs=addrs)
     assert listing.returncode == 0, listing.stderr
     return listing.stdout

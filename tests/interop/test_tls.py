@@ -13,18 +13,19 @@ import pytest
 
 from routekeeper import Client, TlsConfig
 from routekeeper.client.config import ConsumeFrom, ConsumerConfig
-from tests.ports import free_addresses
 from tests.tls import key, pem
 
 from .apache import HALF_TOPIC, RELEASES, START_S, Apache, ApacheBroker, ApacheNamesrv, wait_until
 from .ours import (
     MODES,
+    PAIRS,
     ApacheDeployment,
     OurBroker,
     OurNamesrv,
     await_broker,
     await_namesrv,
     launch_broker,
+    mode_flags,
     our_mqadmin,
     start_namesrv,
 )
@@ -59,7 +60,7 @@ class Theirs:
     def mqadmin(self, *args: str, secured: bool = True) -> AdminResult:
         """Run our mqadmin at Apache's nameserver, with a certificate and keys if ``secured`` is True."""
         options = (*MQADMIN, "--acl-file", self.tools) if secured else ()
-        return our_mqadmin(*args, *options, namesrvs=[self.namesrv.addr], folder=self.folder)
+        return our_mqadmin(*args, *options, namesrvs=[self.namesrv.addr])
 
 
 def start_theirs(apache: Apache, folder: Path, stack: ExitStack) -> Theirs:
@@ -78,8 +79,7 @@ def start_theirs(apache: Apache, folder: Path, stack: ExitStack) -> Theirs:
     stack.callback(broker.kill)
     ours = launch_broker([namesrv.addr], folder, name="ours", settings=TO_NAMESRV)
     stack.callback(ours.kill)
-    ours.wait_for("\n")
-    ours.addr = ours.text().partition("listen=")[2].split()[0]
+    await_broker(ours, [])
     theirs = Theirs(release=apache.release, folder=folder, namesrv=namesrv, broker=broker, ours=ours)
     broker.wait_for("boot success")
     # 5.3.3 registers 10 s after its start, or at once when an administrator sets its permission: set it.
@@ -147,7 +147,7 @@ def test_our_mqadmin_administers_apaches_secured_cluster(theirs: Theirs) -> None
 def test_our_mqadmin_says_in_one_line_what_is_missing(
     theirs: Theirs, options: tuple[str, ...], said: str
 ) -> None:
-    refused = our_mqadmin("clusterList", *options, namesrvs=[theirs.namesrv.addr], folder=theirs.folder)
+    refused = our_mqadmin("clusterList", *options, namesrvs=[theirs.namesrv.addr])
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.count("\n") == 1
     assert said in refused.stderr
@@ -157,7 +157,7 @@ def test_apaches_server_with_a_certificate_of_its_own_making_is_served_where_not
     apache_deployment: ApacheDeployment, tmp_path: Path
 ) -> None:
     addr = apache_deployment.namesrv.addr
-    refused = our_mqadmin("clusterList", "--tls-ca", AUTHORITY, namesrvs=[addr], folder=tmp_path)
+    refused = our_mqadmin("clusterList", "--tls-ca", AUTHORITY, namesrvs=[addr])
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "its certificate is refused: " in refused.stderr
     broker = launch_broker([addr], tmp_path, name="unchecked", settings={"tls.enable": "true"})
@@ -165,10 +165,8 @@ def test_apaches_server_with_a_certificate_of_its_own_making_is_served_where_not
         await_broker(broker, [addr])
         assert "certificates of nameservers are not checked" in broker.log()
         status = ("brokerStatus", "-b", apache_deployment.broker.addr, "--tls-check", "nothing")
-        assert our_mqadmin(*status, namesrvs=[addr], folder=tmp_path).returncode == 0
-        listed = our_mqadmin(
-            "topicRoute", "-t", "unchecked", "--tls-check", "nothing", namesrvs=[addr], folder=tmp_path
-        )
+        assert our_mqadmin(*status, namesrvs=[addr]).returncode == 0
+        listed = our_mqadmin("topicRoute", "-t", "unchecked", "--tls-check", "nothing", namesrvs=[addr])
         assert listed.returncode == 0, listed
         assert broker.addr in listed.stdout
     finally:
@@ -178,7 +176,7 @@ def test_apaches_server_with_a_certificate_of_its_own_making_is_served_where_not
 
 def test_our_mqadmin_without_keys_is_refused_in_apaches_words(theirs: Theirs) -> None:
     args = ("updateTopic", "-b", theirs.broker.addr, "-t", "Unsigned", *MQADMIN)
-    refused = our_mqadmin(*args, namesrvs=[theirs.namesrv.addr], folder=theirs.folder)
+    refused = our_mqadmin(*args, namesrvs=[theirs.namesrv.addr])
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "No accessKey is configured" in refused.stderr or "username cannot be null" in refused.stderr
 
@@ -199,7 +197,6 @@ class Ours:
             only at the nameservers that speak TLS.
     """
 
-    folder: Path
     namesrvs: dict[tuple[str, str], OurNamesrv]
     elsewhere: OurNamesrv
     broker: OurBroker
@@ -215,10 +212,7 @@ def start_ours(apaches: dict[str, Apache], folder: Path, stack: ExitStack) -> Ou
     for mode in MODES:
         for tls_mode in TLS_MODES:
             home = folder / f"{mode}-{tls_mode}"
-            flags = ["--mode", mode, "--data", str(home / "data"), *MODE_FLAGS[tls_mode]]
-            if mode == "raft":
-                (raft,) = free_addresses(1)
-                flags += ["--raft", raft, "--peers", raft]
+            flags = [*mode_flags(mode), "--data", str(home / "data"), *MODE_FLAGS[tls_mode]]
             namesrvs[mode, tls_mode] = start_namesrv(flags, home, "127.0.0.1:0")
             stack.callback(namesrvs[mode, tls_mode].kill)
     other = ("--tls-cert", pem("other-host"), "--tls-key", key("other-host"))
@@ -249,17 +243,9 @@ def start_ours(apaches: dict[str, Apache], folder: Path, stack: ExitStack) -> Ou
     }
     for started in brokers.values():
         stack.callback(started.kill)
-    broker.wait_for("\n")
-    broker.addr = broker.text().partition("listen=")[2].split()[0]
+    await_broker(broker, [])
     await_broker(plain, off)
-    return Ours(
-        folder=folder,
-        namesrvs=namesrvs,
-        elsewhere=elsewhere,
-        broker=broker,
-        plain=plain,
-        brokers=brokers,
-    )
+    return Ours(namesrvs=namesrvs, elsewhere=elsewhere, broker=broker, plain=plain, brokers=brokers)
 
 
 @pytest.fixture(scope="module")
@@ -281,15 +267,22 @@ def apache(apaches: dict[str, Apache], request: pytest.FixtureRequest) -> Apache
     return apaches[request.param]
 
 
+#: Decorator that runs a test with both modes of our nameservers and both releases of Apache's programs. The
+#: release comes first, because tests/conftest.py chooses a worker by the beginning of the parameters.
+EACH = pytest.mark.parametrize(
+    ("apache", "mode"), [(release, mode) for mode, release in PAIRS], indirect=["apache"]
+)
+
+
 def make_topic(ours: Ours, mode: str, tls_mode: str, topic: str) -> None:
     addr = ours.addr(mode, tls_mode)
     args = ("updateTopic", "-b", ours.broker.addr, "-t", topic, *MQADMIN)
-    made = our_mqadmin(*args, namesrvs=[addr], folder=ours.folder)
+    made = our_mqadmin(*args, namesrvs=[addr])
     assert made.returncode == 0, made
     wait_until(lambda: routed(addr, topic, ours.broker.addr), f"{topic} at {addr}")
 
 
-@pytest.mark.parametrize("mode", MODES)
+@EACH
 @pytest.mark.parametrize("tls_mode", ["enforcing", "permissive"])
 def test_java_sends_and_consumes_over_tls(ours: Ours, apache: Apache, mode: str, tls_mode: str) -> None:
     topic = f"Java{apache.release[0]}-{mode}-{tls_mode}"
@@ -310,7 +303,7 @@ def test_java_brokers_register_over_tls_and_are_administered(
     for mode in MODES:
         addr = ours.addr(mode, tls_mode)
         args = ("updateBrokerConfig", "-b", broker.addr, "-k", "brokerPermission", "-v", "6", *MQADMIN)
-        done = our_mqadmin(*args, namesrvs=[addr], folder=ours.folder)
+        done = our_mqadmin(*args, namesrvs=[addr])
         assert done.returncode == 0, done
         wait_until(lambda: routed(addr, HALF_TOPIC, broker.addr), f"{broker.name} at {addr}", START_S)  # noqa: B023
         listed = apache.admin("clusterList", namesrvs=[addr], session="tls", properties=java_client())
@@ -341,21 +334,13 @@ def one_line_more(server: OurNamesrv | OurBroker, said: str) -> Iterator[None]:
     assert len({each[0] for each in of if each}) == len(of), lines()
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_java_with_tls_is_named_where_tls_is_off(ours: Ours, apache: Apache, mode: str) -> None:
-    namesrv = ours.namesrvs[mode, "disabled"]
-    with one_line_more(namesrv, "this client speaks TLS; see --tls-mode"):
-        listed = apache.admin("clusterList", namesrvs=[namesrv.addr], session="tls", properties=java_client())
-    assert ours.broker.addr not in listed.stdout
-
-
-@pytest.mark.parametrize("mode", MODES)
+@EACH
 def test_java_clients_work_without_tls_and_fail_with_it_where_tls_is_off(
     ours: Ours, apache: Apache, mode: str
 ) -> None:
     namesrv, topic = ours.namesrvs[mode, "disabled"], f"Plain{apache.release[0]}-{mode}"
     args = ("updateTopic", "-b", ours.plain.addr, "-t", topic)
-    made = our_mqadmin(*args, namesrvs=[namesrv.addr], folder=ours.folder)
+    made = our_mqadmin(*args, namesrvs=[namesrv.addr])
     assert made.returncode == 0, made
     named = "this client speaks TLS; see --tls-mode"
     with one_line_more(namesrv, named):
@@ -383,7 +368,7 @@ def test_java_with_tls_is_named_by_a_broker_where_tls_is_off(ours: Ours, apache:
     assert "brokerVersionDesc" not in status.stdout, status
 
 
-@pytest.mark.parametrize("mode", MODES)
+@EACH
 def test_java_without_tls_is_named_where_tls_is_demanded(ours: Ours, apache: Apache, mode: str) -> None:
     namesrv = ours.namesrvs[mode, "enforcing"]
     with one_line_more(namesrv, "it does not speak TLS, and this port demands it"):
@@ -404,6 +389,6 @@ def test_a_certificate_for_another_host_is_taken_by_java_and_refused_by_ours(
     addr = ours.elsewhere.addr
     told = apache.admin("getNamesrvConfig", namesrvs=[addr], session="tls", properties=java_client())
     assert "listenPort" in told.stdout, told
-    refused = our_mqadmin("getNamesrvConfig", *MQADMIN, namesrvs=[addr], folder=ours.folder)
+    refused = our_mqadmin("getNamesrvConfig", *MQADMIN, namesrvs=[addr])
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "its certificate is refused: IP address mismatch" in refused.stderr

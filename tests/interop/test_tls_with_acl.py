@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from routekeeper import Client, NoNameserver, ResponseError, TlsConfig
-from tests.ports import free_addresses
 
-from .admin_session import AdminSession
-from .apache import RELEASES, START_S, Apache, wait_until
-from .ours import MODES, launch_broker, start_namesrv
+from .apache import START_S, Apache, wait_until
+from .ours import PAIRS, await_broker, await_namesrv, launch_broker, mode_flags, start_namesrv
 from .patient import patient
-from .test_acl import ACCOUNTS, ADMIN, CLIENT, KEYS, await_namesrv_http
+from .test_acl import ACCOUNTS, ADMIN, CLIENT, KEYS
 from .test_tls import TLS
 from .tls_files import AUTHORITY, MODE_FLAGS, TO_NAMESRV, java_client
 
@@ -23,20 +22,15 @@ pytestmark = pytest.mark.interop
 COUNT = 20
 
 
-@pytest.mark.parametrize(("mode", "release"), list(zip(MODES, RELEASES, strict=True)))
+@pytest.mark.parametrize(("mode", "release"), PAIRS)
 def test_java_with_certificate_and_keys_is_served_where_both_are_demanded(
     apaches: dict[str, Apache], mode: str, release: str, tmp_path: Path
 ) -> None:
-    apache, home = apaches[release], tmp_path / "home"
-    accounts, keys = tmp_path / "accounts.yml", home / "conf" / "tools.yml"
-    keys.parent.mkdir(parents=True)
+    apache, accounts, keys = apaches[release], tmp_path / "accounts.yml", tmp_path / "tools.yml"
     accounts.write_text(ACCOUNTS)
     keys.write_text(KEYS)
-    flags = ["--mode", mode, "--data", str(tmp_path / "data"), *MODE_FLAGS["enforcing"]]
+    flags = [*mode_flags(mode), "--data", str(tmp_path / "data"), *MODE_FLAGS["enforcing"]]
     flags += ["--acl", "all", "--acl-file", str(accounts)]
-    if mode == "raft":
-        (raft,) = free_addresses(1)
-        flags += ["--raft", raft, "--peers", raft]
     settings = {
         **TO_NAMESRV,
         "tlsMode": "enforcing",
@@ -51,7 +45,7 @@ def test_java_with_certificate_and_keys_is_served_where_both_are_demanded(
     with ExitStack() as stack:
         namesrv = start_namesrv(flags, tmp_path / "namesrv", "127.0.0.1:0")
         stack.callback(namesrv.kill)
-        await_namesrv_http(namesrv)
+        await_namesrv(namesrv)
         addrs = [namesrv.addr]
         broker = launch_broker(addrs, tmp_path, name="guarded", settings=settings)
         stack.callback(broker.kill)
@@ -65,12 +59,14 @@ def test_java_with_certificate_and_keys_is_served_where_both_are_demanded(
                 return False
 
         wait_until(lambda: routed("TBW102"), "the broker's route", START_S)
-        addr = broker.text().split("listen=")[1].split()[0]
-        admin = AdminSession(*apache.command("AdminSession", [], home, properties=java_client()), home)
-        stack.callback(admin.close)
-        made = admin.run("updateTopic", "-b", addr, "-t", "Orders", namesrvs=addrs)
-        assert "success" in made.stdout, made
-        assert addr in admin.run("clusterList", namesrvs=addrs).stdout
+        addr = await_broker(broker, []).addr
+
+        def admin(*arguments: str) -> str:
+            session: dict[str, Any] = {"session": "keys over TLS", "keys": KEYS, "properties": java_client()}
+            return apache.admin(*arguments, namesrvs=addrs, **session).stdout
+
+        assert "success" in admin("updateTopic", "-b", addr, "-t", "Orders")
+        assert addr in admin("clusterList")
         wait_until(lambda: routed("Orders"), "the topic's route", START_S)
 
         sent = apache.produce(addrs, "Orders", COUNT, properties=java_client(), **CLIENT)

@@ -23,7 +23,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  *
  * Arguments: NAMESRV TOPIC GROUP COUNT SECONDS [RETRY_EVERY] [NAME=VALUE...]. With RETRY_EVERY = n > 0 the first delivery of every
  * n-th number is refused, so that the message comes again through the retry topic. COUNT may be @FILE: then the program runs until
- * FILE exists, and reads COUNT from it. Until then it asks the nameservers for routes every second.
+ * FILE exists, and reads COUNT from it.
  *
  * Named arguments: namespace. ordered=1 consumes queue by queue. broadcast=1 consumes in broadcast mode. tags is the subscription
  * expression (default: TagI). trace is the topic for message traces. dead=N always refuses every N-th number. retries is the largest
@@ -75,9 +75,8 @@ public final class PushConsumer {
         // both come 1 s after the start. Then the heartbeat with the new subscription version may be skipped, and every
         // broker refuses pulls until the next heartbeat. So send heartbeats every 2 s.
         consumer.setHeartbeatBrokerInterval(2_000);
-        if (later != null) {
-            consumer.setPollNameServerInterval(1_000);
-        }
+        // With its default, a consumer would find the group's retry topic only after 30 s.
+        consumer.setPollNameServerInterval(1_000);
         consumer.setConsumeThreadMin(4);
         consumer.setConsumeThreadMax(4);
         consumer.setMaxReconsumeTimes(options.get("retries", -1));
