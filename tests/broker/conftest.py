@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import select
@@ -18,10 +19,14 @@ from typing import Protocol
 
 import pytest
 
+from routekeeper.broker.tables.state import BrokerState
 from routekeeper.remoting.codes import HeaderCodec
 from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import FrameDecoder
+from routekeeper.remoting.route import TopicConfig
 from tests import standstill
+from tests.broker.states import state_in
+from tests.remoting.async_tests import pytest_pyfunc_call as pytest_pyfunc_call
 
 WAIT_S = 60.0
 
@@ -247,16 +252,16 @@ class StartBroker(Protocol):
     ) -> BrokerProcess: ...
 
 
-@pytest.fixture
-def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
-    """Return a function that starts brokers, which stop when the test ends."""
+@contextlib.contextmanager
+def brokers_in(folder: Path) -> Iterator[StartBroker]:
+    """Yield a function that starts brokers, which end with the context. Their files are in ``folder``."""
     running: list[BrokerProcess] = []
 
     def start(
         *flags: str, store: Path | None = None, namesrv: str = "", prefix: tuple[str, ...] = ()
     ) -> BrokerProcess:
-        store = store or tmp_path / "store"
-        log = tmp_path / f"broker-{len(running)}.log"
+        store = store or folder / "store"
+        log = folder / f"broker-{len(running)}.log"
         name = () if "--name" in flags else ("--name", "broker-a")
         with log.open("w") as stderr:
             process = subprocess.Popen(
@@ -291,15 +296,32 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
         running.append(broker)
         return broker
 
-    yield start
-    for broker in running:
-        for wire in broker.wires:
-            wire.close()
-        if broker.process.poll() is None:
-            broker.process.kill()
-            broker.process.wait(WAIT_S)
-        assert broker.process.stdout is not None
-        broker.process.stdout.close()
+    try:
+        yield start
+    finally:
+        for broker in running:
+            for wire in broker.wires:
+                wire.close()
+            if broker.process.poll() is None:
+                broker.process.kill()
+                broker.process.wait(WAIT_S)
+            assert broker.process.stdout is not None
+            broker.process.stdout.close()
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
+    """Return a function that starts brokers, which end with the test."""
+    with brokers_in(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[BrokerState]:
+    """Yield the state of a broker with one topic, ``T``. No server serves it."""
+    made = state_in(tmp_path, TopicConfig(topic_name="T"))
+    yield made
+    made.store.log.close()
 
 
 @dataclass
@@ -381,41 +403,14 @@ def connect() -> Iterator[Callable[[str], Wire]]:
 @pytest.fixture(scope="module")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """Run one broker for all tests of a module; each test must use its own topics and groups."""
-    directory = tmp_path_factory.mktemp("shared")
-    log = directory / "broker.log"
-    with log.open("w") as stderr:
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "routekeeper.broker",
-                "--listen",
-                "127.0.0.1:0",
-                "--store",
-                str(directory / "store"),
-                "--name",
-                "broker-a",
-                "--set",
-                "messageDelayLevel=1s 2s 1s 1s 1h",
-                "--set",
-                "maxMessageSize=100000",
-            ],
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-        )
-    assert process.stdout is not None
-    line = process.stdout.readline().strip()
-    assert line.startswith("mqbroker ready"), log.read_text()
-    broker = BrokerProcess(process, line.split("listen=")[1].split()[0], line, directory / "store", log)
-    yield broker
-    for wire in broker.wires:
-        wire.close()
-    assert process.poll() is None, log.read_text()
-    process.terminate()
-    assert process.wait(WAIT_S) == 0
-    process.stdout.close()
-    assert "Traceback" not in log.read_text()
+    with brokers_in(tmp_path_factory.mktemp("shared")) as start:
+        broker = start("--set", "messageDelayLevel=1s 2s 1s 1s 1h", "--set", "maxMessageSize=100000")
+        yield broker
+        for wire in broker.wires:
+            wire.close()
+        assert broker.process.poll() is None, broker.log.read_text()
+        assert broker.stop() == 0
+        assert "Traceback" not in broker.log.read_text()
 
 
 @pytest.fixture

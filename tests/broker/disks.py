@@ -1,4 +1,4 @@
-"""Small file systems of a few MiB for a broker's files; mounting them needs root."""
+"""Small file systems for the files of a server; mounting them needs root."""
 
 from __future__ import annotations
 
@@ -12,30 +12,37 @@ from pathlib import Path
 import pytest
 
 
-def _run(*command: str) -> None:
+def run_or_skip(*command: str) -> None:
+    """Run a command; skip the test if the command fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     if done.returncode != 0:
         pytest.skip(f"{command[0]} does not work here: {done.stderr.strip()}")
 
 
+def need_root_and(*programs: str) -> None:
+    """Skip the test without root or without one of the programs."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    for program in programs:
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not here")
+
+
 @contextmanager
 def small_disk(at: Path, *, size_bytes: int) -> Iterator[None]:
     """Mount a tmpfs at ``at``."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting needs root")
-    if shutil.which("mount") is None:
-        pytest.skip("mount is not here")
+    need_root_and("mount", "umount")
     at.mkdir(parents=True)
-    _run("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "routekeeper-test", str(at))
+    run_or_skip("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "routekeeper-test", str(at))
     try:
         yield
     finally:
-        _run("umount", "--lazy", str(at))
+        run_or_skip("umount", "--lazy", str(at))
 
 
 def resize(at: Path, *, size_bytes: int) -> None:
     """Change the size of a small disk."""
-    _run("mount", "-o", f"remount,size={size_bytes}", str(at))
+    run_or_skip("mount", "-o", f"remount,size={size_bytes}", str(at))
 
 
 def fill(at: Path) -> Path:

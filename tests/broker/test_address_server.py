@@ -13,10 +13,10 @@ import pytest
 from routekeeper.broker.config import BrokerConfig, apply_properties
 from routekeeper.broker.errors import SettingError
 from routekeeper.broker.foreign_settings import fit_settings
+from tests.broker.conftest import StartIn
 from tests.broker.test_nameservers_change import (
     AT_ONCE_S,
     PERIOD,
-    StartIn,
     connected,
     listed_at,
     missing_at,

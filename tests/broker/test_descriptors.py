@@ -3,37 +3,19 @@
 from __future__ import annotations
 
 import resource
-import subprocess
 import time
-from pathlib import Path
-from typing import Protocol
 
 import pytest
 
 from routekeeper.remoting.codes import ResponseCode
-from routekeeper.remoting.command import RemotingCommand
+from tests.broker.conftest import StartBroker
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 WITHIN_S = 30.0
 
 
-class WireLike(Protocol):
-    def send_message(self, topic: str, body: bytes) -> RemotingCommand: ...
-
-
-class BrokerLike(Protocol):
-    process: subprocess.Popen[str]
-    log: Path
-
-    def wire(self) -> WireLike: ...
-
-
-class StartLike(Protocol):
-    def __call__(self, *flags: str) -> BrokerLike: ...
-
-
-def test_messages_are_taken_again_once_there_are_descriptors(start_broker: StartLike) -> None:
+def test_messages_are_taken_again_once_there_are_descriptors(start_broker: StartBroker) -> None:
     # The log files are small, so that the messages below need new files.
     broker = start_broker(
         "--set",

@@ -14,6 +14,7 @@ import pytest
 
 from routekeeper.remoting.addresses import split_address
 from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.message import decode_messages
 from tests.ports import free_addresses
 
 from .conftest import WAIT_S, StartBroker
@@ -86,5 +87,9 @@ def test_damaged_store_is_one_line_and_2_while_clients_connect(
     lines = [line for line in done.stderr.splitlines() if " INFO " not in line and " WARNING " not in line]
     assert len(lines) == 1, done.stderr
     assert lines[0].startswith("mqbroker: ")
-    assert "recoverDamagedLog" in lines[0]
+    assert "recoverDamagedLog=skip" in lines[0]
     assert done.returncode == 2
+    skipping = start_broker("--set", "recoverDamagedLog=skip").wire()
+    found = decode_messages(skipping.answer(skipping.pull("T", 0)).body)
+    assert [message.body for message in found] == [b"the first body", b"the third body"]
+    assert skipping.send_message("T", b"y").ext_fields["queueOffset"] == "3"

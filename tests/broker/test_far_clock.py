@@ -81,12 +81,12 @@ def test_server_works_with_a_clock_three_hundred_years_ahead(program: str, tmp_p
     assert "Traceback" not in text
 
 
-@pytest.mark.parametrize("born_ms", [2**63 - 1, -(2**63), 253_402_300_800_000], ids=str)
-def test_message_born_beyond_the_calendar_is_shown(start_broker: StartBroker, born_ms: int) -> None:
+def test_message_born_beyond_the_calendar_is_shown(start_broker: StartBroker) -> None:
     broker = start_broker()
-    message_id = broker.wire().send_message("T", b"x", g=str(born_ms)).ext_fields["msgId"]
-    out, err = io.StringIO(), io.StringIO()
-    arguments = ["queryMsgById", "-i", message_id, "-t", "T", "-n", broker.addr]
-    main(arguments, environment={}, out=out, err=err)
-    (line,) = (line for line in out.getvalue().splitlines() if line.startswith("Born Timestamp:"))
-    assert line.split()[-1] == str(born_ms)
+    for born_ms in (2**63 - 1, -(2**63), 253_402_300_800_000):
+        message_id = broker.wire().send_message("T", b"x", g=str(born_ms)).ext_fields["msgId"]
+        out, err = io.StringIO(), io.StringIO()
+        arguments = ["queryMsgById", "-i", message_id, "-t", "T", "-n", broker.addr]
+        main(arguments, environment={}, out=out, err=err)
+        (line,) = (line for line in out.getvalue().splitlines() if line.startswith("Born Timestamp:"))
+        assert line.split()[-1] == str(born_ms)

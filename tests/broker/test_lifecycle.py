@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
@@ -21,42 +20,10 @@ from routekeeper.remoting.fields import RegisterBrokerFields, UnregisterBrokerFi
 from routekeeper.remoting.message import decode_messages
 from routekeeper.remoting.registration import PlainRegistration, body_crc32
 from routekeeper.remoting.route import DataVersion
+from tests.broker.conftest import RecordingNameserver, StartBroker
 from tests.registrations import read_registration
 
 pytestmark = pytest.mark.faults  # all tests here use real processes, and some of them cause faults
-
-
-class NameserverLike(Protocol):
-    addr: str
-    answers: dict[int, RemotingCommand]
-
-    def expect(self, code: int, *, timeout_s: float = 15.0) -> RemotingCommand: ...
-    def drop_connections(self) -> None: ...
-    def close(self) -> None: ...
-
-
-class WireLike(Protocol):
-    def call(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand: ...
-    def send_message(self, topic: str, body: bytes, *, queue_id: int = 0) -> RemotingCommand: ...
-    def pull(
-        self, topic: str, offset: int, *, queue_id: int = 0, sys_flag: int = 4, suspend_ms: int = 0
-    ) -> int: ...
-    def answer(self, opaque: int) -> RemotingCommand: ...
-
-
-class BrokerLike(Protocol):
-    addr: str
-    ready_line: str
-    store: Path
-    log: Path
-
-    def wire(self) -> WireLike: ...
-    def stop(self) -> int: ...
-    def kill(self) -> None: ...
-
-
-class StartLike(Protocol):
-    def __call__(self, *flags: str, store: Path | None = None, namesrv: str = "") -> BrokerLike: ...
 
 
 def registration(request: RemotingCommand) -> tuple[RegisterBrokerFields, PlainRegistration]:
@@ -71,7 +38,7 @@ def topic_names(body: PlainRegistration) -> set[str]:
 
 
 def test_broker_registers_at_start_and_says_farewell(
-    start_broker: StartLike, nameserver: NameserverLike
+    start_broker: StartBroker, nameserver: RecordingNameserver
 ) -> None:
     broker = start_broker("--name", "broker-x", "--cluster", "C", namesrv=nameserver.addr)
     assert broker.ready_line == f"mqbroker ready listen={broker.addr} name=broker-x cluster=C id=0"
@@ -85,7 +52,7 @@ def test_broker_registers_at_start_and_says_farewell(
 
 
 def test_created_topic_is_registered_alone_and_at_once(
-    start_broker: StartLike, nameserver: NameserverLike
+    start_broker: StartBroker, nameserver: RecordingNameserver
 ) -> None:
     broker = start_broker(namesrv=nameserver.addr)
     _, full = registration(nameserver.expect(103))
@@ -99,23 +66,17 @@ def test_created_topic_is_registered_alone_and_at_once(
     # The broker answers request 17 only after the registration, so the nameserver must have it already.
     _, increment = registration(nameserver.expect(103, timeout_s=0.5))
     assert topic_names(increment) == {"Made"}
-
-
-def test_topics_created_together_carry_a_version_each(
-    start_broker: StartLike, nameserver: NameserverLike
-) -> None:
-    broker = start_broker(namesrv=nameserver.addr)
-    _, full = registration(nameserver.expect(103))
+    # Topics that one request creates have a version each.
     table = [{"topicName": f"L{number}"} for number in range(3)]
-    assert broker.wire().call(18, body=json.dumps({"topicConfigList": table}).encode()).code == 0
+    assert wire.call(18, body=json.dumps({"topicConfigList": table}).encode()).code == 0
     found = [registration(nameserver.expect(103))[1] for _ in range(3)]
     assert [topic_names(body) for body in found] == [{"L0"}, {"L1"}, {"L2"}]
-    first = full.data_version.counter + 1
+    first = increment.data_version.counter + 1
     assert [body.data_version.counter for body in found] == [first, first + 1, first + 2]
 
 
 def test_table_too_large_for_a_frame_travels_compressed(
-    start_broker: StartLike, nameserver: NameserverLike, tmp_path: Path
+    start_broker: StartBroker, nameserver: RecordingNameserver, tmp_path: Path
 ) -> None:
     topics = {f"{number:06d}{'x' * 110}": {"perm": 6} for number in range(60_000)}
     config = tmp_path / "store" / "config"
@@ -130,7 +91,7 @@ def test_table_too_large_for_a_frame_travels_compressed(
 
 
 def test_period_is_kept_and_a_lost_connection_triggers_nothing(
-    start_broker: StartLike, nameserver: NameserverLike
+    start_broker: StartBroker, nameserver: RecordingNameserver
 ) -> None:
     before = time.monotonic()  # start_broker may return after the registration
     start_broker(
@@ -152,7 +113,7 @@ def test_period_is_kept_and_a_lost_connection_triggers_nothing(
 
 
 def test_unforced_broker_asks_for_the_version_first(
-    start_broker: StartLike, nameserver: NameserverLike
+    start_broker: StartBroker, nameserver: RecordingNameserver
 ) -> None:
     start_broker(
         "--set",
@@ -176,14 +137,14 @@ def test_unforced_broker_asks_for_the_version_first(
 
 
 def test_nothing_is_registered_after_the_farewell(
-    start_broker: StartLike, nameserver: NameserverLike
+    start_broker: StartBroker, nameserver: RecordingNameserver
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel accepts clients; no program answers
         addrs = f"127.0.0.1:{silent.getsockname()[1]};{nameserver.addr}"
         broker = start_broker(namesrv=addrs)
         nameserver.expect(103)
         wire = broker.wire()
-        process = broker.process  # type: ignore[attr-defined]
+        process = broker.process
         process.send_signal(signal.SIGTERM)
         nameserver.expect(104)
         # One nameserver does not answer, so the unregistration still waits. The broker still serves requests.
@@ -193,23 +154,9 @@ def test_nothing_is_registered_after_the_farewell(
         nameserver.expect(103, timeout_s=0.2)
 
 
-def test_compressed_registration_is_readable(start_broker: StartLike, nameserver: NameserverLike) -> None:
-    start_broker("--set", "compressedRegister=true", namesrv=nameserver.addr)
-    fields, body = registration(nameserver.expect(103))
-    assert fields.compressed
-    assert "TBW102" in topic_names(body)
-
-
-def test_dead_nameserver_does_not_keep_others_waiting(
-    start_broker: StartLike, nameserver: NameserverLike
+def test_order_table_of_the_answer_marks_topics(
+    start_broker: StartBroker, nameserver: RecordingNameserver
 ) -> None:
-    broker = start_broker(namesrv=f"127.0.0.1:1;{nameserver.addr}")
-    nameserver.expect(103)
-    assert broker.wire().send_message("T", b"x").code == 0
-    nameserver.expect(103)
-
-
-def test_order_table_of_the_answer_marks_topics(start_broker: StartLike, nameserver: NameserverLike) -> None:
     table = json.dumps({"table": {"SELF_TEST_TOPIC": "broker-a:1"}}).encode()
     nameserver.answers[103] = RemotingCommand.request(ResponseCode.SUCCESS, {}, table)
     broker = start_broker(namesrv=nameserver.addr)
@@ -221,10 +168,11 @@ def test_order_table_of_the_answer_marks_topics(start_broker: StartLike, nameser
 
 
 def test_broker_without_write_permission_says_so_to_the_nameservers(
-    start_broker: StartLike, nameserver: NameserverLike
+    start_broker: StartBroker, nameserver: RecordingNameserver
 ) -> None:
-    broker = start_broker(namesrv=nameserver.addr)
-    _, before = registration(nameserver.expect(103))
+    broker = start_broker("--set", "compressedRegister=true", namesrv=nameserver.addr)
+    fields, before = registration(nameserver.expect(103))
+    assert fields.compressed
     assert broker.wire().call(25, body=b"brokerPermission=4\n").code == 0
     _, body = registration(nameserver.expect(103))
     assert {numbers.perm & 2 for numbers in body.topics.values()} == {0}
@@ -232,7 +180,9 @@ def test_broker_without_write_permission_says_so_to_the_nameservers(
     assert body.data_version.counter > before.data_version.counter
 
 
-def test_everything_survives_a_clean_restart(start_broker: StartLike, nameserver: NameserverLike) -> None:
+def test_everything_survives_a_clean_restart_and_nobody_else_can_read_it(
+    start_broker: StartBroker, nameserver: RecordingNameserver
+) -> None:
     first = start_broker(namesrv=nameserver.addr)
     wire = first.wire()
     for number in range(10):
@@ -241,6 +191,11 @@ def test_everything_survives_a_clean_restart(start_broker: StartLike, nameserver
     wire.call(200, body=b'{"groupName":"Mine","retryMaxTimes":3}')
     version = json.loads(wire.call(21).body)["dataVersion"]
     assert first.stop() == 0
+    modes = {path: path.stat().st_mode & 0o777 for path in (first.store, *first.store.rglob("*"))}
+    assert len(modes) > 8
+    assert {
+        path: oct(mode) for path, mode in modes.items() if mode != (0o700 if path.is_dir() else 0o600)
+    } == {}
     again = start_broker(namesrv=nameserver.addr).wire()
     assert json.loads(again.call(21).body)["dataVersion"] == version
     found = again.answer(again.pull("Keep", 0))
@@ -251,41 +206,22 @@ def test_everything_survives_a_clean_restart(start_broker: StartLike, nameserver
     assert again.send_message("Keep", b"more").ext_fields["queueOffset"] == "10"
 
 
-def test_commit_log_lies_where_the_setting_says(start_broker: StartLike, tmp_path: Path) -> None:
+def test_commit_log_lies_where_the_setting_says_and_has_one_owner_as_the_store_has(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
     elsewhere = tmp_path / "fast" / "log"
     broker = start_broker("--set", f"storePathCommitLog={elsewhere}")
     assert broker.wire().send_message("T", b"x").code == 0
     assert sorted(file.name for file in elsewhere.iterdir()) == [f"{0:020d}", "lock"]
     assert not (broker.store / "commitlog").exists()
     assert broker.stop() == 0
-    # The second broker has another store but the same log, so it must not start.
+    # A broker with the same log or the same store must not start.
     start_broker("--set", f"storePathCommitLog={elsewhere}")
-    outcome = run(
-        "--listen",
-        "127.0.0.1:0",
-        "--store",
-        str(tmp_path / "other"),
-        "--set",
-        f"storePathCommitLog={elsewhere}",
-    )
+    flags = ("--listen", "127.0.0.1:0", "--store")
+    outcome = run(*flags, str(tmp_path / "other"), "--set", f"storePathCommitLog={elsewhere}")
     assert outcome.returncode == 2
     assert outcome.stderr.strip().endswith(f"storePathCommitLog={elsewhere}: another broker uses it")
-
-
-def test_nobody_else_can_read_the_store(start_broker: StartLike) -> None:
-    broker = start_broker()
-    assert broker.wire().send_message("T", b"x").code == 0
-    assert broker.stop() == 0
-    modes = {path: path.stat().st_mode & 0o777 for path in (broker.store, *broker.store.rglob("*"))}
-    assert len(modes) > 8
-    assert {
-        path: oct(mode) for path, mode in modes.items() if mode != (0o700 if path.is_dir() else 0o600)
-    } == {}
-
-
-def test_store_has_one_owner(start_broker: StartLike, tmp_path: Path) -> None:
-    start_broker()
-    outcome = run("--listen", "127.0.0.1:0", "--store", str(tmp_path / "store"))
+    outcome = run(*flags, str(broker.store))
     assert outcome.returncode == 2
     assert outcome.stderr.strip().endswith("another broker uses it")
 
@@ -307,11 +243,7 @@ def run(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
     ("flags", "message"),
     [
         (("--listen", "nonsense"), "'nonsense' is not HOST:PORT"),
-        (("--id", "1"), "slaves need replication"),
-        (("--name", "a b"), "brokerName='a b': allowed are "),
-        (("--no-such-flag",), "unrecognized arguments: --no-such-flag"),
         (("--store", "/dev/null"), "storePathRootDir=/dev/null cannot be used: "),
-        (("-n", "127.0.0.1"), "is not host:port"),
         (("-c", "/no/such/file"), "No such file"),
         (("--set", "noSuchKey=1"), "noSuchKey: no such setting"),
         (("--set", "listenPort"), "is not KEY=VALUE"),
@@ -326,15 +258,6 @@ def test_bad_setting_ends_with_one_line_and_2(tmp_path: Path, flags: tuple[str, 
     assert len(lines) == 1
     assert lines[0].startswith("mqbroker: ")
     assert message in lines[0]
-
-
-def test_who_advertises_another_address_than_loopback_is_warned_whatever_the_host_is_called(
-    start_broker: StartLike,
-) -> None:
-    broker = start_broker("--listen", "127.1:0", "--advertise", "192.0.2.1:10911")
-    assert " listen=127.0.0.1:" in broker.ready_line
-    assert broker.stop() == 0
-    assert "does not lead here advertised=192.0.2.1 listen=127.0.0.1:" in broker.log.read_text()
 
 
 def test_settings_are_printed_flags_win_over_the_file(tmp_path: Path) -> None:
@@ -354,12 +277,6 @@ def test_settings_are_printed_flags_win_over_the_file(tmp_path: Path) -> None:
 def test_version_and_help_are_answered() -> None:
     assert run("--version").stdout.startswith("mqbroker ")
     assert "--advertise" in run("--help").stdout
-
-
-def test_interrupt_ends_it_cleanly(start_broker: StartLike) -> None:
-    process = start_broker().process  # type: ignore[attr-defined]
-    process.send_signal(signal.SIGINT)
-    assert process.wait(40) == 0
 
 
 _NOTHING_IS_DELIVERED = """
@@ -393,7 +310,9 @@ def test_a_service_that_dies_ends_the_broker_and_says_why(tmp_path: Path) -> Non
     assert "in run" in done.stderr, "where it happened"
 
 
-def test_pulls_that_wait_for_a_message_are_answered_at_the_end(start_broker: StartLike) -> None:
+def test_an_interrupt_ends_it_cleanly_and_pulls_that_wait_for_a_message_are_answered(
+    start_broker: StartBroker,
+) -> None:
     broker = start_broker()
     wires = [broker.wire() for _ in range(3)]
     assert wires[0].send_message("T", b"x").code == 0
@@ -402,7 +321,8 @@ def test_pulls_that_wait_for_a_message_are_answered_at_the_end(start_broker: Sta
         asked.append([wire.pull("T", 1, sys_flag=6, suspend_ms=15_000) for _ in range(2)])
         # The broker answers this request after it has tried the pulls, so the pulls wait now.
         assert wire.call(30, {"topic": "T", "queueId": "0"}).code == 0
-    assert broker.stop() == 0
+    broker.process.send_signal(signal.SIGINT)
+    assert broker.process.wait(40) == 0
     for wire, opaques in zip(wires, asked, strict=True):
         for opaque in opaques:
             answer = wire.answer(opaque)
@@ -410,18 +330,22 @@ def test_pulls_that_wait_for_a_message_are_answered_at_the_end(start_broker: Sta
             assert answer.ext_fields["nextBeginOffset"] == "1"
 
 
-def test_advertised_address_goes_into_routes_and_ids(
-    start_broker: StartLike, nameserver: NameserverLike
+def test_advertised_address_goes_into_routes_and_ids_with_a_warning_if_it_leads_elsewhere(
+    start_broker: StartBroker, nameserver: RecordingNameserver
 ) -> None:
-    broker = start_broker("--advertise", "192.0.2.9:4711", namesrv=nameserver.addr)
+    addresses = ("--listen", "127.1:0", "--advertise", "192.0.2.9:4711")
+    broker = start_broker(*addresses, namesrv=nameserver.addr)
+    assert " listen=127.0.0.1:" in broker.ready_line
     fields, _ = registration(nameserver.expect(103))
     assert fields.broker_addr == "192.0.2.9:4711"
     assert fields.ha_server_addr.startswith("192.0.2.9:")
     message_id = broker.wire().send_message("T", b"x").ext_fields["msgId"]
     assert message_id.startswith("C0000209" + "00001267")
+    assert broker.stop() == 0
+    assert "does not lead here advertised=192.0.2.9 listen=127.0.0.1:" in broker.log.read_text()
 
 
-def test_ipv6_address_works_everywhere(start_broker: StartLike, nameserver: NameserverLike) -> None:
+def test_ipv6_address_works_everywhere(start_broker: StartBroker, nameserver: RecordingNameserver) -> None:
     try:
         with socket.create_server(("::1", 0), family=socket.AF_INET6):
             pass

@@ -49,18 +49,16 @@ def test_a_store_keeps_its_name_and_place_whatever_the_host_is_called(
     assert named.stop() == 0
 
 
-@pytest.mark.parametrize("place", [(), ("--store", "data/broker")], ids=["default place", "named place"])
-def test_another_name_than_that_of_the_store_is_refused(
-    start_in: StartIn, tmp_path: Path, place: tuple[str, ...]
-) -> None:
+def test_another_name_than_that_of_the_store_is_refused(start_in: StartIn, tmp_path: Path) -> None:
     first = start_in(tmp_path / "cwd", "routekeeper.broker", "--store", "data/broker", "--name", "first")
     assert first.stop() == 0
-    other = start_in(tmp_path / "cwd", "routekeeper.broker", "--name", "other", *place)
-    assert (other.line, other.process.wait(WAIT_S)) == ("", 2)
-    (refusal,) = other.log.read_text().splitlines()
-    assert refusal.startswith("mqbroker: brokerName=other: ")
-    assert "first" in refusal
-    assert "data/broker" in refusal
+    for place in ((), ("--store", "data/broker")):
+        other = start_in(tmp_path / "cwd", "routekeeper.broker", "--name", "other", *place)
+        assert (other.line, other.process.wait(WAIT_S)) == ("", 2)
+        (refusal,) = other.log.read_text().splitlines()
+        assert refusal.startswith("mqbroker: brokerName=other: ")
+        assert "first" in refusal
+        assert "data/broker" in refusal
 
 
 def test_a_store_of_before_is_found_with_its_name(start_in: StartIn, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final
 
 import psutil
 import pytest
@@ -21,6 +21,7 @@ from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.lenient import loads
 from routekeeper.remoting.transport.blocking import BlockingClient
 from tests import standstill
+from tests.broker.conftest import Started, StartIn
 from tests.ports import free_addresses, free_ports
 from tests.standstill import wait_soon
 from tests.waiting import WITHIN_S, wait_until
@@ -33,31 +34,7 @@ AT_ONCE_S: Final = 6.0
 PERIOD: Final = ("--set", "registerNameServerPeriod=60000")
 
 
-class StartedLike(Protocol):
-    process: subprocess.Popen[str]
-    log: Path
-    line: str
-
-    @property
-    def addr(self) -> str: ...
-
-    def stop(self) -> int: ...
-
-
-class StartIn(Protocol):
-    def __call__(self, folder: Path, program: str, *flags: str) -> StartedLike: ...
-
-
-class WireLike(Protocol):
-    def call(
-        self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", **more: Any
-    ) -> RemotingCommand: ...
-
-
-Connect = Callable[[str], WireLike]
-
-
-def nameserver_in(start_in: StartIn, folder: Path, listen: str = "127.0.0.1:0") -> StartedLike:
+def nameserver_in(start_in: StartIn, folder: Path, listen: str = "127.0.0.1:0") -> Started:
     return start_in(folder, "routekeeper.nameserver", "--http", "off", "--listen", listen)
 
 
@@ -79,7 +56,7 @@ def missing_at(addr: str, name: str = "broker-a") -> Callable[[], bool]:
     return lambda: name not in names_at(addr)
 
 
-def connected(broker: StartedLike, addr: str) -> bool:
+def connected(broker: Started, addr: str) -> bool:
     port = int(addr.rpartition(":")[2])
     found = psutil.Process(broker.process.pid).net_connections("tcp")
     return any(each.raddr and each.raddr.port == port for each in found)
@@ -95,12 +72,12 @@ def mqadmin(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def change(broker: StartedLike, value: str, key: str = "namesrvAddr") -> None:
+def change(broker: Started, value: str, key: str = "namesrvAddr") -> None:
     done = mqadmin("updateBrokerConfig", "-b", broker.addr, "-k", key, "-v", value)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def change_at_once(broker: StartedLike, value: str) -> None:
+def change_at_once(broker: Started, value: str) -> None:
     """Change the nameservers at once: send mqadmin's request without the start of an mqadmin process."""
     with BlockingClient() as client:
         request = RemotingCommand.request(25, body=f"namesrvAddr={value}".encode())

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import time
-from pathlib import Path
-from typing import Protocol
 
 import pytest
 
-from routekeeper.remoting.command import RemotingCommand
+from tests.broker.conftest import StartBroker
 from tests.signals import IN_TERMINAL, inherited
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
@@ -19,22 +16,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow]
 ATTEMPTS = 5
 
 
-class WireLike(Protocol):
-    def send_message(self, topic: str, body: bytes) -> RemotingCommand: ...
-
-
-class BrokerLike(Protocol):
-    process: subprocess.Popen[str]
-    log: Path
-
-    def wire(self) -> WireLike: ...
-
-
-class StartLike(Protocol):
-    def __call__(self, *, prefix: tuple[str, ...] = ()) -> BrokerLike: ...
-
-
-def test_a_repeat_of_the_signal_within_a_second_changes_nothing(start_broker: StartLike) -> None:
+def test_a_repeat_of_the_signal_within_a_second_changes_nothing(start_broker: StartBroker) -> None:
     """Supervisors signal a process and its group, so a broker may get the same signal twice."""
     for _ in range(ATTEMPTS):
         broker = start_broker()
@@ -48,7 +30,7 @@ def test_a_repeat_of_the_signal_within_a_second_changes_nothing(start_broker: St
     assert "exiting at once" not in broker.log.read_text()
 
 
-def test_a_closed_terminal_ends_it_in_order_with_code_129(start_broker: StartLike) -> None:
+def test_a_closed_terminal_ends_it_in_order_with_code_129(start_broker: StartBroker) -> None:
     with inherited(signal.SIGHUP, signal.SIG_DFL):
         broker = start_broker(prefix=IN_TERMINAL)
     assert broker.wire().send_message("T", b"stored").code == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 from collections import Counter
@@ -11,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from routekeeper.remoting.command import RemotingCommand
-from tests.broker.conftest import BrokerProcess, StartBroker
+from tests.broker.conftest import StartBroker
+from tests.faults.servers import memory
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
@@ -38,13 +38,6 @@ COUNT, SIZE = 3000, 60_000
 SYSTEM_BUSY = 2
 
 
-def peak_bytes(broker: BrokerProcess) -> int:
-    status = Path(f"/proc/{broker.process.pid}/status").read_text()
-    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
-    assert found is not None
-    return int(found[1]) * 1024
-
-
 def test_bodies_of_sends_that_wait_for_the_disk_take_no_memory(
     start_broker: StartBroker, tmp_path: Path
 ) -> None:
@@ -55,7 +48,7 @@ def test_bodies_of_sends_that_wait_for_the_disk_take_no_memory(
     )
     wire, other = broker.wire(), broker.wire()
     assert wire.send_message("T", bytes(SIZE)).code == 0
-    before = peak_bytes(broker)
+    before = memory(broker.process.pid, "VmHWM")
     flag.touch()
     ext = {"a": "PG", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0", "i": ""}
     frames = b"".join(
@@ -81,7 +74,7 @@ def test_bodies_of_sends_that_wait_for_the_disk_take_no_memory(
 
         wait_until(lambda: stored() + len(codes) == COUNT, "all are stored or refused")
         assert set(codes.values()) <= {SYSTEM_BUSY}, "none that is stored is answered before the sync"
-        grown = peak_bytes(broker) - before
+        grown = memory(broker.process.pid, "VmHWM") - before
         waiting = COUNT - len(codes)
     finally:
         flag.unlink()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -19,8 +20,9 @@ from typing import Any, Literal, Self
 from urllib.parse import quote
 
 from routekeeper.remoting.codes import RequestCode, ResponseCode
-from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.frame import FrameDecoder
 from routekeeper.remoting.transport.blocking import BlockingClient
 from tests import history
 from tests.linearizability import check
@@ -44,6 +46,15 @@ Outcome = Literal["applied", "not applied", "unknown"]
 
 def route_query(topic: str) -> RemotingCommand:
     return RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+
+
+def read_answer(link: socket.socket) -> RemotingCommand:
+    """Return the first answer that comes over a connection."""
+    decoder = FrameDecoder()
+    while data := link.recv(65536):
+        for frame in decoder.feed(data):
+            return decode_command(frame)
+    raise AssertionError("closed without an answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from tests.ports import free_addresses
 from tests.waiting import wait_until
 
 CONDITION_S = 60.0
+TOKEN = "a-token-for-the-administration"
 
 
 def cycles(few: int) -> int:
@@ -189,7 +190,8 @@ class Member:
                 return response.status, json.loads(text) if text[:1] == b"{" else text
         except urllib.error.HTTPError as error:
             with error:
-                return error.code, error.read()
+                text = error.read()
+                return error.code, json.loads(text) if text[:1] == b"{" else text
         except (OSError, http.client.HTTPException):  # the member may end before its answer is complete
             return 0, None
 
@@ -286,6 +288,34 @@ class Cluster:
             return found if len(found) == 1 else set()
 
         return next(iter(wait_until(digests, "all members are equal")))[1]
+
+
+def token_flags(root: Path) -> tuple[str, str]:
+    """Write a file with :data:`TOKEN`; return the flags with which members accept changes over HTTP."""
+    token = root / "token"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    return "--http-token-file", str(token)
+
+
+def administer(
+    member: Member, method: str, path: str, body: dict[str, Any] | bytes | None = None
+) -> tuple[int, Any]:
+    """Send a change to one member; return the HTTP status and the JSON answer, even of an error."""
+    data = json.dumps(body).encode() if isinstance(body, dict) else body
+    kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
+    request = urllib.request.Request(
+        f"http://{member.http}/v1/raft/{path}",
+        data=data,
+        method=method,
+        headers={"Authorization": f"Bearer {TOKEN}", "Content-Type": kind},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=2 * CONDITION_S) as response:
+            return response.status, json.loads(response.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
 
 
 def make_members(root: Path, *, size: int = 3, arguments: tuple[str, ...] = ()) -> list[Member]:

@@ -2,60 +2,29 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-import pytest
+from tests.broker.disks import fill, need_root_and, run_or_skip, small_disk
 
 from .cluster import Member
-
-
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    if done.returncode != 0:
-        pytest.skip(f"{command[0]} does not work here: {done.stderr.strip()}")
-
-
-def _need_root_and(*programs: str) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("mounting needs root")
-    for program in programs:
-        if shutil.which(program) is None:
-            pytest.skip(f"{program} is not here")
 
 
 @contextmanager
 def small_disks(members: list[Member], *, size_bytes: int = 48 << 20) -> Iterator[None]:
     """Mount a small tmpfs at the data directory of each member."""
-    _need_root_and("mount", "umount")
     with ExitStack() as stack:
         for member in members:
-            member.data.mkdir()
-            _run("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "routekeeper-test", str(member.data))
-            stack.callback(_run, "umount", "--lazy", str(member.data))
+            stack.enter_context(small_disk(member.data, size_bytes=size_bytes))
         yield
-
-
-def enlarge(member: Member, *, size_bytes: int = 48 << 20) -> None:
-    """Increase the size of a member's small disk."""
-    _run("mount", "-o", f"remount,size={size_bytes}", str(member.data))
 
 
 @contextmanager
 def filled(member: Member) -> Iterator[None]:
     """Fill the disk of a member's data directory; free the space at the end."""
-    filler = member.data / "filler"
+    filler = fill(member.data)
     try:
-        with open(filler, "wb", buffering=0) as file:
-            for chunk in (bytes(1 << 20), bytes(4096)):
-                try:
-                    while True:
-                        file.write(chunk)
-                except OSError:
-                    pass  # Try a smaller chunk: the disk has no space left for a chunk of this size.
         yield
     finally:
         filler.unlink()
@@ -64,16 +33,16 @@ def filled(member: Member) -> Iterator[None]:
 @contextmanager
 def freezable_disks(members: list[Member], *, size_mib: int = 96) -> Iterator[None]:
     """Mount a new ext4 file system at the data directory of each member."""
-    _need_root_and("mount", "umount", "mkfs.ext4", "fsfreeze")
+    need_root_and("mount", "umount", "mkfs.ext4", "fsfreeze")
     with ExitStack() as stack:
         for member in members:
             member.data.mkdir()
             image = member.data.with_suffix(".ext4")
             with open(image, "wb") as file:
                 file.truncate(size_mib << 20)
-            _run("mkfs.ext4", "-q", "-m", "0", str(image))
-            _run("mount", "-o", "loop", str(image), str(member.data))
-            stack.callback(_run, "umount", "--lazy", str(member.data))
+            run_or_skip("mkfs.ext4", "-q", "-m", "0", str(image))
+            run_or_skip("mount", "-o", "loop", str(image), str(member.data))
+            stack.callback(run_or_skip, "umount", "--lazy", str(member.data))
         yield
 
 

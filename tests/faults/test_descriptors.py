@@ -17,31 +17,32 @@ from pathlib import Path
 
 import pytest
 
+from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import ConnectionLost
+from routekeeper.remoting.transport.blocking import BlockingClient
 from tests.waiting import wait_until
 
 from .cluster import (
     CONDITION_S,
+    TOKEN,
     Cluster,
     Member,
     make_members,
     running,
     split,
+    token_flags,
 )
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.one_core, pytest.mark.timeout(180)]
-
-TOKEN = "a-token-for-the-administration"
 DESCRIPTORS = 1024
 IDLE_HTTP = 1061
 IDLE_WIRE = 800
+QUESTION = RemotingCommand.request(206)  # asks for the list of topics
 
 
 @pytest.fixture
 def arguments(tmp_path: Path) -> tuple[str, ...]:
-    token = tmp_path / "token"
-    token.write_text(TOKEN)
-    token.chmod(0o600)
-    return "--http-token-file", str(token)
+    return token_flags(tmp_path)
 
 
 @pytest.fixture
@@ -70,6 +71,13 @@ def connected(member: Member) -> http.client.HTTPConnection:
     return connection
 
 
+def answers(member: Member) -> bool:
+    """Return True if the member answers a request over a new connection."""
+    with BlockingClient() as client, contextlib.suppress(ConnectionLost):
+        return client.invoke(member.listen, QUESTION).code == 0
+    return False
+
+
 @contextlib.contextmanager
 def alone(tmp_path: Path, arguments: tuple[str, ...], *prefix: str) -> Iterator[Cluster]:
     (member,) = make_members(tmp_path, size=1, arguments=arguments)
@@ -83,19 +91,27 @@ def test_idle_connections_leave_room_for_its_files(tmp_path: Path, arguments: tu
     if shutil.which("prlimit") is None:
         pytest.skip("prlimit is not here")
     with (
-        alone(tmp_path, arguments, "prlimit", f"--nofile={DESCRIPTORS}:{DESCRIPTORS}") as cluster,
+        alone(tmp_path, arguments, "prlimit", f"--nofile={DESCRIPTORS // 2}:{DESCRIPTORS}") as cluster,
         contextlib.ExitStack() as idle,
     ):
         (member,) = cluster.members
+        first = idle.enter_context(BlockingClient())
+        assert first.invoke(member.listen, QUESTION).code == 0
         for address, count in ((member.http, IDLE_HTTP), (member.listen, IDLE_WIRE)):
             for _ in range(count):
                 idle.enter_context(socket.create_connection(split(address), timeout=CONDITION_S))
+        wait_until(lambda: "connections refused" in member.log(), "it names the shortage")
+        assert member.log().count("connections refused") == 1
+        assert "descriptor limit is short" in member.log()
+        assert first.invoke(member.listen, QUESTION).code == 0
         with contextlib.closing(connected(member)) as connection:
             for _ in range(3):
                 assert save_snapshot(connection) == 200
         assert member.process is not None
         assert member.process.poll() is None
         assert "Too many open files" not in member.log()
+        idle.close()
+        wait_until(lambda: answers(member), "a new connection is served")
 
 
 def test_a_process_without_descriptors_goes_on_once_there_are_some(

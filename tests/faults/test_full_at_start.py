@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.broker.disks import resize
 from tests.waiting import wait_until
 
 from .cluster import Member, make_members
-from .disks import enlarge, small_disks
+from .disks import small_disks
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
 
@@ -39,7 +40,7 @@ def test_a_full_disk_at_the_first_start_is_one_line_and_leaves_nothing_behind(
         assert said.endswith(": No space left on device"), said
         left = {str(path.relative_to(member.data)) for path in member.data.rglob("*") if path.is_file()}
         assert left <= {"lock", "raft/vote", "raft/end"}, "what is left is what the next start makes anew"
-        enlarge(member)
+        resize(member.data, size_bytes=48 << 20)
         starts(member)
 
 

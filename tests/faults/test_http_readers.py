@@ -6,14 +6,9 @@ Incomplete requests block no other client. Answers that nobody reads use a limit
 from __future__ import annotations
 
 import http.client
-import re
-import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -21,6 +16,8 @@ import pytest
 from routekeeper.remoting.addresses import split_address
 from routekeeper.remoting.transport.blocking import BlockingClient
 from tests.registrations import registration
+
+from .servers import memory, server
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -35,31 +32,6 @@ READERS = 300
 GROWTH_MIB = 360
 
 
-@contextmanager
-def serving(tmp_path: Path, *command: str) -> Iterator[tuple[int, str, str]]:
-    """Run a server; yield its process id, its address for RocketMQ's protocol, and its address for HTTP."""
-    with (tmp_path / "stderr").open("w") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-m", *command, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"],
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-        )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        wire, http_addr = (line.split(f"{name}=")[1].split()[0] for name in ("listen", "http"))
-        yield process.pid, wire, http_addr
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(WAIT_S) == 0
-    finally:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-    assert "Traceback" not in (tmp_path / "stderr").read_text()
-
-
 def status_of(addr: str, path: str) -> int:
     connection = http.client.HTTPConnection(addr, timeout=WAIT_S)
     try:
@@ -71,17 +43,9 @@ def status_of(addr: str, path: str) -> int:
         connection.close()
 
 
-def resident_mib(pid: int) -> float:
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) / 1024
-
-
 def test_half_requests_keep_nobody_from_a_brokers_health(tmp_path: Path) -> None:
-    with (
-        serving(tmp_path, "routekeeper.broker", "--store", str(tmp_path / "store")) as (_, _, addr),
-        ExitStack() as held,
-    ):
+    with server("broker", tmp_path, http=True) as running, ExitStack() as held:
+        addr = running.http
         for _ in range(80):
             half = held.enter_context(socket.create_connection(split_address(addr), timeout=WAIT_S))
             half.sendall(HALF)
@@ -92,16 +56,17 @@ def test_half_requests_keep_nobody_from_a_brokers_health(tmp_path: Path) -> None
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 def test_answers_that_nobody_reads_are_bounded_and_others_are_answered(tmp_path: Path) -> None:
     with (
-        serving(tmp_path, "routekeeper.nameserver", "--data", str(tmp_path / "data")) as (pid, wire, addr),
+        server("nameserver", tmp_path, http=True) as running,
         BlockingClient() as client,
         ExitStack() as held,
     ):
+        pid, addr = running.pid, running.http
         for begin in range(0, len(NAMES), 2000):
             names = NAMES[begin : begin + 2000]
             request = registration(f"b{begin}", f"127.0.0.1:{begin + 1}", names, counter=1)
-            assert client.invoke(wire, request, timeout_s=WAIT_S).code == 0
+            assert client.invoke(running.listen, request, timeout_s=WAIT_S).code == 0
         assert status_of(addr, "/v1/topics") == 200
-        before = resident_mib(pid)
+        before = memory(pid)
         peak = before
         for _ in range(READERS):
             reader = held.enter_context(socket.create_connection(split_address(addr), timeout=WAIT_S))
@@ -115,11 +80,11 @@ def test_answers_that_nobody_reads_are_bounded_and_others_are_answered(tmp_path:
             connection.request("GET", "/metrics")
             text = connection.getresponse().read().decode()
             connection.close()
-            peak = max(peak, resident_mib(pid))
+            peak = max(peak, memory(pid))
             if asked in text:
                 break
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        assert peak - before < GROWTH_MIB
+        assert peak - before < GROWTH_MIB << 20
         for path in ("/healthz", "/readyz", "/metrics", "/v1/topics"):
             assert status_of(addr, path) == 200, path

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import re
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +13,7 @@ from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.transport.blocking import BlockingClient
 
+from .servers import server
 from .test_stuck_output import registration
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
@@ -30,10 +26,10 @@ WAIT_S = 40.0
 
 
 class Log:
-    """The log of a program. Its text is complete after the program has ended."""
+    """The log of a program that has ended."""
 
-    text = ""
-    lasted_s = 0.0
+    def __init__(self, path: Path, began: float) -> None:
+        self.text, self._lasted_s = path.read_text(), time.monotonic() - began
 
     @property
     def most(self) -> int:
@@ -41,7 +37,7 @@ class Log:
 
         It is EVENT_LINES for each time window that has begun.
         """
-        return EVENT_LINES * (1 + int(self.lasted_s / WINDOW_S))
+        return EVENT_LINES * (1 + int(self._lasted_s / WINDOW_S))
 
     def count(self, event: str) -> int:
         return sum(f" {event} " in line for line in self.text.splitlines())
@@ -49,30 +45,6 @@ class Log:
     def left_out(self, event: str) -> int:
         found = re.findall(rf"log lines left out count=(\d+) event={event}$", self.text, re.MULTILINE)
         return sum(map(int, found))
-
-
-@contextmanager
-def logging_program(tmp_path: Path, *command: str) -> Iterator[tuple[str, Log]]:
-    """Run a server; yield its address and its log."""
-    log, path, began = Log(), tmp_path / "stderr", time.monotonic()
-    with path.open("w") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-m", *command, "--listen", "127.0.0.1:0"],
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-        )
-    try:
-        assert process.stdout is not None
-        yield process.stdout.readline().split("listen=")[1].split()[0], log
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(WAIT_S) == 0
-        log.text, log.lasted_s = path.read_text(), time.monotonic() - began
-    finally:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
 
 
 def unregistration(number: int) -> RemotingCommand:
@@ -86,17 +58,16 @@ def unregistration(number: int) -> RemotingCommand:
 
 
 def test_connection_that_registers_and_unregisters_fills_no_log_and_hides_no_audit(tmp_path: Path) -> None:
-    place = ("--http", "off", "--data", str(tmp_path / "data"))
-    with (
-        logging_program(tmp_path, "routekeeper.nameserver", *place) as (addr, log),
-        BlockingClient() as client,
-    ):
+    began = time.monotonic()
+    with server("nameserver", tmp_path) as running, BlockingClient() as client:
+        addr = running.listen
         for number in range(EVENTS):
             for request in (registration(number), unregistration(number)):
                 assert client.invoke(addr, request, timeout_s=WAIT_S).code == 0
         fields = {"namespace": "n", "key": "k", "value": "v"}
         change = RemotingCommand.request(RequestCode.PUT_KV_CONFIG, fields)
         assert client.invoke(addr, change, timeout_s=WAIT_S).code == 0
+    log = Log(running.log, began)
     for event in ("broker registered", "broker left"):
         assert log.count(event) <= log.most
         assert log.count(event) + log.left_out(event) == EVENTS
@@ -105,10 +76,12 @@ def test_connection_that_registers_and_unregisters_fills_no_log_and_hides_no_aud
 
 def test_clients_that_come_and_go_fill_no_log_of_a_broker(tmp_path: Path) -> None:
     beat = HeartbeatData(client_id="c", consumers=(ConsumerData(group_name="G"),)).encode()
-    with logging_program(tmp_path, "routekeeper.broker", "--store", str(tmp_path / "store")) as (addr, log):
+    began = time.monotonic()
+    with server("broker", tmp_path) as running:
         for _ in range(EVENTS):
             with BlockingClient() as client:
                 request = RemotingCommand.request(RequestCode.HEART_BEAT, body=beat)
-                assert client.invoke(addr, request, timeout_s=WAIT_S).code == 0
+                assert client.invoke(running.listen, request, timeout_s=WAIT_S).code == 0
+    log = Log(running.log, began)
     assert log.count("client gone") <= log.most
     assert log.count("client gone") + log.left_out("client gone") == EVENTS

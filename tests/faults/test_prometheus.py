@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.test_tls_servers import server
+from tests.faults.servers import server
 from tests.ports import free_ports
 from tests.tidy.test_metrics_reference import PROMETHEUS, queries
 from tests.tls import AUTHORITY, key, pem

@@ -6,15 +6,13 @@ to another member.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,21 +23,17 @@ from tests.ports import free_addresses
 from tests.waiting import wait_until
 
 from .brokers import Writers
-from .cluster import CONDITION_S, Cluster, Member, make_members, running
+from .cluster import CONDITION_S, Cluster, Member, administer, make_members, running, token_flags
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
-TOKEN = "a-token-for-the-administration"
 SAYS_WHAT_TO_DO = "restore it, or empty this member's data directory while the others are up"
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """Run three members that accept membership changes over HTTP."""
-    token = tmp_path / "token"
-    token.write_text(TOKEN)
-    token.chmod(0o600)
-    with running(make_members(tmp_path, arguments=("--http-token-file", str(token)))) as cluster:
+    with running(make_members(tmp_path, arguments=token_flags(tmp_path))) as cluster:
         yield cluster
 
 
@@ -137,43 +131,35 @@ def test_truncated_snapshot_is_refused_until_it_is_restored_or_the_directory_emp
         print(writers.check())
 
 
-def test_directory_in_use_of_another_member_or_of_another_mode_is_refused(cluster: Cluster) -> None:
-    one, other = cluster.members[:2]
-    listen, http = free_addresses(2)
-    second = Member(
-        number=one.number,
-        root=one.root,
-        raft=one.raft,
-        peers=one.peers,
-        listen=listen,
-        http=http,
-        data=one.data,
-    )
-    assert "in use by another process" in second.refuse_to_start()
-    wait_until(one.ready, "the first one goes on")
-    assert one.process is not None
-    assert one.process.poll() is None
-    stop(one)
-    second.raft = other.raft
-    assert f"belongs to member {one.raft}, not {other.raft}" in second.refuse_to_start()
-    independent = subprocess.run(
-        [
-            *(sys.executable, "-m", "routekeeper.nameserver", "--mode", "independent"),
-            *("--listen", "127.0.0.1:0", "--http", "off", "--data", str(one.data)),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=CONDITION_S,
-        check=False,
-    )
-    assert independent.returncode == 2, independent.stderr
-    assert "belongs to mode raft" in independent.stderr
-    (one.data / "raft" / "vote").rename(one.root / "vote")
-    assert "what this member promised is unknown" in one.refuse_to_start()
-    (one.root / "vote").rename(one.data / "raft" / "vote")
-    one.start()
-    cluster.wait_ready()
-    cluster.wait_equal()
+def test_directory_in_use_of_another_member_or_of_another_mode_is_refused(tmp_path: Path) -> None:
+    (one,) = make_members(tmp_path, size=1)
+    other, listen, http = free_addresses(3)
+    second = replace(one, listen=listen, http=http)
+    with running([one]) as cluster:
+        assert "in use by another process" in second.refuse_to_start()
+        wait_until(one.ready, "the first one goes on")
+        assert one.process is not None
+        assert one.process.poll() is None
+        stop(one)
+        second.raft, second.peers = other, f"{one.raft},{other}"
+        assert f"belongs to member {one.raft}, not {other}" in second.refuse_to_start()
+        independent = subprocess.run(
+            [
+                *(sys.executable, "-m", "routekeeper.nameserver", "--mode", "independent"),
+                *("--listen", "127.0.0.1:0", "--http", "off", "--data", str(one.data)),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=CONDITION_S,
+            check=False,
+        )
+        assert independent.returncode == 2, independent.stderr
+        assert "belongs to mode raft" in independent.stderr
+        (one.data / "raft" / "vote").rename(one.root / "vote")
+        assert "what this member promised is unknown" in one.refuse_to_start()
+        (one.root / "vote").rename(one.data / "raft" / "vote")
+        one.start()
+        cluster.wait_ready()
 
 
 def test_wiped_disks_one_after_the_other_lose_nothing(cluster: Cluster) -> None:
@@ -241,19 +227,10 @@ def change(member: Member, path: str, body: dict[str, str] | None = None) -> Any
 
     A member refuses changes while there is no leader or while another change is under way.
     """
-    request = urllib.request.Request(
-        f"http://{member.http}/v1/raft/{path}",
-        data=json.dumps(body or {}).encode(),
-        method="POST",
-        headers={"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"},
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=2 * CONDITION_S) as reply:
-            return json.load(reply)
-    except urllib.error.HTTPError as refused:
-        with refused:
-            code, detail = refused.code, json.load(refused)["detail"]
-    assert code == 503 or (code == 409 and "ask again" in detail), (code, detail)
+    code, answer = administer(member, "POST", path, body or {})
+    if code == 200:
+        return answer
+    assert code == 503 or (code == 409 and "ask again" in answer["detail"]), (code, answer)
     return None
 
 

@@ -11,7 +11,8 @@ import pytest
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import FrameDecoder
-from tests.faults.test_strangers import MIB, Server, process, read_answer, server
+from tests.faults.brokers import read_answer
+from tests.faults.test_strangers import MIB, Server, process, server
 from tests.registrations import body_of, fields_of, registration
 
 __all__ = ["process", "server"]

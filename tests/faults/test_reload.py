@@ -22,7 +22,7 @@ from routekeeper.remoting.reload import compare_settings
 from routekeeper.remoting.transport.blocking import BlockingClient
 from tests import standstill
 from tests.faults.test_service_manager import Manager
-from tests.signals import IN_TERMINAL, inherited
+from tests.signals import inherited
 from tests.standstill import wait_soon
 from tests.waiting import WITHIN_S, wait_until
 
@@ -78,7 +78,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
         name: str,
         text: str = "",
         *flags: str,
-        before: tuple[str, ...] = (),
         handling: signal.Handlers = signal.SIG_DFL,
     ) -> Server:
         folder = tmp_path / f"{name}-{len(servers)}"
@@ -87,7 +86,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
         settings.write_text(text)
         module, *words = SERVERS[name]
         command = [
-            *before,
             sys.executable,
             "-m",
             module,
@@ -132,7 +130,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     ("name", "code", "fixed"),
     [("mqnamesrv", 319, "serverSocketBacklog"), ("mqbroker", 26, "syncFlushTimeout")],
 )
-def test_log_level_of_the_file_is_in_force_and_other_changes_need_a_restart(
+def test_log_level_of_the_file_is_in_force_others_need_a_restart_and_a_broken_file_changes_nothing(
     name: str, code: int, fixed: str, start: Start
 ) -> None:
     server = start(name, f"logLevel=INFO\n{fixed}=100\n")
@@ -147,13 +145,6 @@ def test_log_level_of_the_file_is_in_force_and_other_changes_need_a_restart(
     assert "logLevel=DEBUG" in body.splitlines()
     assert f"{fixed}=100" in body.splitlines()
     assert f"changed=nothing refused=nothing needs_restart={fixed}" in server.reload()
-    assert server.end() == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SERVERS)
-def test_broken_file_changes_nothing_and_the_line_says_why(name: str, start: Start) -> None:
-    server = start(name, "logLevel=INFO\n")
     for text, reason in (
         ("logLevel=LOUD\n", "logLevel=LOUD"),
         ("a=\\u12\n", "settings"),
@@ -171,16 +162,6 @@ def test_broken_file_changes_nothing_and_the_line_says_why(name: str, start: Sta
     server.settings.write_text("logLevel=WARNING\n")
     server.signal()
     wait_until(lambda: server.answers(), "the server goes on")
-    assert server.end() == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SERVERS)
-def test_flag_wins_over_the_file_and_the_line_says_so(name: str, start: Start) -> None:
-    server = start(name, "logLevel=INFO\n", "--logLevel" if name == "mqnamesrv" else "--log-level", "INFO")
-    server.settings.write_text("logLevel=DEBUG\n")
-    line = server.reload()
-    assert "changed=nothing refused=logLevel: INFO stays, a flag" in line
     assert server.end() == 0
 
 
@@ -235,44 +216,21 @@ def test_accounts_are_read_again_at_once_and_a_broken_file_is_refused(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SERVERS)
-def test_service_manager_hears_of_the_beginning_and_the_end_of_a_reload(
+def test_flag_wins_over_the_file_and_the_service_manager_hears_of_the_reload(
     name: str, start: Start, tmp_path: Path
 ) -> None:
     (tmp_path / "notify").unlink(missing_ok=True)
     with Manager(str(tmp_path / "notify")) as manager:
-        server = start(name)
+        flag = "--logLevel" if name == "mqnamesrv" else "--log-level"
+        server = start(name, "logLevel=INFO\n", flag, "INFO")
+        server.settings.write_text("logLevel=DEBUG\n")
         manager.wait_for("READY=1\nSTATUS=")
         before_us = time.monotonic_ns() // 1000
-        server.reload()
+        assert "changed=nothing refused=logLevel: INFO stays, a flag" in server.reload()
         begun = manager.wait_for("RELOADING=1\nMONOTONIC_USEC=")
         assert before_us <= int(begun.split("=")[2]) <= time.monotonic_ns() // 1000
         manager.wait_for("READY=1\n")
         assert server.end() == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SERVERS)
-def test_many_signals_end_nothing_and_one_that_comes_while_it_ends_changes_nothing(
-    name: str, start: Start
-) -> None:
-    server = start(name)
-    for _ in range(200):
-        server.signal()
-    assert server.answers()
-    server.process.send_signal(signal.SIGTERM)
-    server.signal()
-    assert server.process.wait(WITHIN_S) == 0
-    assert "exiting at once" not in server.log.read_text()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SERVERS)
-def test_closed_terminal_ends_in_order_with_129(name: str, start: Start) -> None:
-    server = start(name, before=IN_TERMINAL)
-    assert server.answers()
-    server.signal()
-    assert server.process.wait(WITHIN_S) == 128 + signal.SIGHUP
-    assert "exiting at once" not in server.log.read_text()
 
 
 def test_setting_is_changed_outvoted_or_needs_a_restart() -> None:

@@ -7,13 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-import psutil
 import pytest
 
 from routekeeper.remoting.bodies import TopicList
@@ -26,17 +21,11 @@ from tests.waiting import wait_until
 
 from .brokers import register
 from .cluster import make_members, running
+from .servers import Running, memory, server
 
 pytestmark = [pytest.mark.faults, pytest.mark.one_core, pytest.mark.slow]
 
 SETTINGS = "tableTopicsMax=50\ntablePairsMax=80\ntableBrokersMax=3\ntableBytesMax=3000\n"
-
-
-class Server(NamedTuple):
-    """Address and process id of a nameserver."""
-
-    addr: str
-    pid: int
 
 
 def names(count: int, prefix: str = "t") -> tuple[str, ...]:
@@ -49,25 +38,9 @@ def settings_file(folder: Path) -> Path:
     return path
 
 
-@contextlib.contextmanager
-def independent(tmp_path: Path) -> Iterator[Server]:
+def independent(tmp_path: Path) -> contextlib.AbstractContextManager[Running]:
     """Run an independent nameserver with the limits of :data:`SETTINGS`."""
-    command = [sys.executable, "-m", "routekeeper.nameserver", "--listen", "127.0.0.1:0", "--http", "off"]
-    process = subprocess.Popen(
-        [*command, "--data", str(tmp_path / "data"), "-c", str(settings_file(tmp_path))],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        match = re.search(r"listen=(\S+)", process.stdout.readline())
-        assert match
-        yield Server(match[1], process.pid)
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    return server("nameserver", tmp_path, "-c", str(settings_file(tmp_path)))
 
 
 def topics_at(client: BlockingClient, addr: str) -> set[str]:
@@ -110,10 +83,10 @@ def fill(client: BlockingClient, addr: str) -> None:
 
 
 def test_independent_nameserver_refuses_more_than_its_table_holds(tmp_path: Path) -> None:
-    with independent(tmp_path) as server, BlockingClient() as client:
-        answer = client.invoke(server.addr, registration("a", "10.0.0.1:10911", names(40), counter=1))
+    with independent(tmp_path) as one, BlockingClient() as client:
+        answer = client.invoke(one.listen, registration("a", "10.0.0.1:10911", names(40), counter=1))
         assert answer.code == ResponseCode.SUCCESS, answer.remark
-        fill(client, server.addr)
+        fill(client, one.listen)
 
 
 def test_group_refuses_more_than_its_table_holds_and_stays_equal(tmp_path: Path) -> None:
@@ -152,9 +125,9 @@ def memory_of_refused(addr: str, pid: int) -> float:
         register_names(0, REFUSED)
         grown = []
         for attempt in range(1, 1 + TRIES):
-            before = psutil.Process(pid).memory_info().rss
+            before = memory(pid)
             register_names(attempt * REFUSED, REFUSED)
-            grown.append((psutil.Process(pid).memory_info().rss - before) / REFUSED)
+            grown.append((memory(pid) - before) / REFUSED)
             if grown[-1] < KEPT_BYTES:
                 break
         return min(grown)
@@ -169,5 +142,5 @@ def test_member_keeps_nothing_of_brokers_that_it_refused(tmp_path: Path) -> None
 
 
 def test_independent_nameserver_keeps_nothing_of_brokers_that_it_refused(tmp_path: Path) -> None:
-    with independent(tmp_path) as server:
-        assert memory_of_refused(server.addr, server.pid) < KEPT_BYTES
+    with independent(tmp_path) as one:
+        assert memory_of_refused(one.listen, one.pid) < KEPT_BYTES

@@ -18,7 +18,8 @@ import pytest
 
 from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import FrameDecoder
-from tests.faults.test_tls_servers import SERVERS, Running, serial, server
+from tests.faults.servers import SERVERS, Running, server
+from tests.faults.test_tls_servers import serial
 from tests.tls import Authority
 from tests.waiting import wait_until
 
@@ -114,13 +115,14 @@ class Load:
 
 
 @SERVERS
-def test_certificate_changes_under_thousands_of_requests_and_fails_none(kind: str, tmp_path: Path) -> None:
+def test_certificate_changes_under_load_and_a_broken_one_is_not_taken(kind: str, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    cert, its_key = authority.issue()
+    cert, its_key = authority.issue(days=10)
     context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
     flags = ("--tls-mode", "enforcing", "--tls-cert", cert, "--tls-key", its_key)
     with server(kind, tmp_path, *flags, http=True) as running, Load(running, context) as load:
         wait_until(lambda: load.answered > WANTED_PER_S, "a load")
+        running.says("tls certificate ends soon")
         for _ in range(2):
             before, connected = serial(running, context), load.connected
             count = served(running)
@@ -132,4 +134,9 @@ def test_certificate_changes_under_thousands_of_requests_and_fails_none(kind: st
                 "the load goes on, and new connections were made during the change",
             )
             assert served(running) - count > SERVED
+        running.says("tls certificate read again")
+        before = serial(running, context)
+        Path(cert).write_text("no certificate")
+        running.says("tls certificate not taken, the former one goes on error=")
+        assert serial(running, context) == before
         assert load.failed == []

@@ -5,119 +5,21 @@ The tests cover the TLS modes, changed certificates and incompatible clients.
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import ssl
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from routekeeper.remoting.codes import RequestCode
-from routekeeper.remoting.command import RemotingCommand, decode_command
-from routekeeper.remoting.frame import FrameDecoder
 from tests.tls import Authority, client_context, key, pem
-from tests.waiting import WITHIN_S, wait_until
+from tests.waiting import wait_until
+
+from .servers import SERVERS, Running, memory, refusal, server
+
+__all__ = ["server"]  # for tests of the client
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
-
-#: A request for each kind of server. The server answers this request in any state.
-QUESTION = {
-    "nameserver": RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO, {}),
-    "broker": RemotingCommand.request(RequestCode.GET_BROKER_CONFIG, {}),
-}
-SERVERS = pytest.mark.parametrize("kind", ["nameserver", "broker"])
-
-
-@dataclass
-class Running:
-    kind: str
-    listen: str
-    log: Path
-    http: str
-    pid: int
-
-    def connect(self, context: ssl.SSLContext | None = None) -> socket.socket:
-        host, _, port = self.listen.rpartition(":")
-        plain = socket.create_connection((host, int(port)), timeout=WITHIN_S)
-        try:
-            return plain if context is None else context.wrap_socket(plain, server_hostname="127.0.0.1")
-        except BaseException:
-            plain.close()
-            raise
-
-    def ask(self, link: socket.socket) -> RemotingCommand:
-        """Send the server a request over a connection; return the answer.
-
-        Raises:
-            OSError: If the server has closed the connection, or does not answer.
-        """
-        link.sendall(QUESTION[self.kind].encode())
-        decoder = FrameDecoder()
-        while data := link.recv(1 << 16):
-            for frame in decoder.feed(data):
-                return decode_command(frame)
-        raise ConnectionError("closed")
-
-    def works(self, context: ssl.SSLContext | None = None) -> bool:
-        """Return True if the server answers a request over a new connection."""
-        try:
-            with self.connect(context) as link:
-                return self.ask(link).code == 0
-        except OSError:
-            return False
-
-    def says(self, line: str) -> None:
-        wait_until(lambda: line in self.log.read_text(), f"{line!r} in {self.log.read_text()}")
-
-
-@contextlib.contextmanager
-def server(kind: str, tmp_path: Path, *flags: str, http: bool = False) -> Iterator[Running]:
-    command = [sys.executable, "-m", f"routekeeper.{kind}", "--listen", "127.0.0.1:0", *flags]
-    command += ["--http", "127.0.0.1:0"] if http else ["--http", "off"]
-    command += (
-        ["--data", str(tmp_path / "data")]
-        if kind == "nameserver"
-        else ["--store", str(tmp_path / "store"), "--name", "b"]
-    )
-    log = tmp_path / "stderr.txt"
-    with (
-        log.open("w") as stderr,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as process,
-    ):
-        assert process.stdout is not None
-        try:
-            ready = process.stdout.readline().split()
-            assert "ready" in ready, log.read_text()
-            found = dict(word.partition("=")[::2] for word in ready if "=" in word)
-            yield Running(kind, found["listen"], log, found.get("http", ""), process.pid)
-            process.terminate()
-            assert process.wait(WITHIN_S) == 0
-        finally:
-            process.kill()
-
-
-def refusal(kind: str, tmp_path: Path, *flags: str) -> str:
-    """Start a server that must refuse its flags; return the text that it writes to stderr."""
-    command = [
-        sys.executable,
-        "-m",
-        f"routekeeper.{kind}",
-        "--listen",
-        "127.0.0.1:0",
-        "--http",
-        "off",
-        *flags,
-    ]
-    ended = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=WITHIN_S, check=False
-    )
-    assert ended.returncode == 2, ended.stderr
-    return ended.stderr
 
 
 def member(*more: str) -> tuple[str, ...]:
@@ -125,16 +27,10 @@ def member(*more: str) -> tuple[str, ...]:
 
 
 @SERVERS
-def test_a_server_with_a_certificate_serves_both_kinds_of_clients_and_an_enforcing_one_tls_only(
-    kind: str, tmp_path: Path
-) -> None:
+def test_a_server_with_a_certificate_serves_both_kinds_of_clients(kind: str, tmp_path: Path) -> None:
     with server(kind, tmp_path, *member()) as running:
         assert running.works(client_context())
         assert running.works()
-    with server(kind, tmp_path, *member("--tls-mode", "enforcing")) as running:
-        assert running.works(client_context())
-        assert not running.works()
-        running.says("it does not speak TLS, and this port demands it")
 
 
 @SERVERS
@@ -153,6 +49,10 @@ def test_a_server_without_settings_is_plain_and_names_a_client_that_speaks_tls(
 
 @SERVERS
 def test_rocketmqs_file_sets_mutual_tls_and_an_encrypted_key(kind: str, tmp_path: Path) -> None:
+    """The port serves only TLS, and only clients with a certificate.
+
+    The file also has two settings that change nothing: an unknown key, and a switch that is not supported.
+    """
     authority = Authority(tmp_path)
     cert, its_key = authority.issue(password="s3cret")
     file = tmp_path / "tls.properties"
@@ -160,8 +60,13 @@ def test_rocketmqs_file_sets_mutual_tls_and_an_encrypted_key(kind: str, tmp_path
         f"tls.server.mode=enforcing\ntls.server.certPath={cert}\ntls.server.keyPath={its_key}\n"
         f"tls.server.keyPassword=s3cret\ntls.server.need.client.auth=require\n"
         f"tls.server.trustCertPath={pem('authority')}\ntls.test.mode.enable=false\n"
+        "tls.server.authClient=false\ntls.sever.mode=disabled\n"
     )
     with server(kind, tmp_path, "--tls-config", str(file)) as running:
+        running.says("reason=tls.server.authClient=false is ignored")
+        running.says("reason=tls.sever.mode: unknown")
+        assert not running.works()
+        running.says("it does not speak TLS, and this port demands it")
         clients = {
             name: ssl.create_default_context(cafile=tmp_path / "ca.pem") for name in ("none", "member")
         }
@@ -174,17 +79,17 @@ def test_rocketmqs_file_sets_mutual_tls_and_an_encrypted_key(kind: str, tmp_path
         running.says("the peer's certificate is refused: certificate has expired")
 
 
-@SERVERS
 @pytest.mark.parametrize(
-    ("flags", "says"),
+    ("kind", "flags", "says"),
     [
-        (("--tls-mode", "enforcing"), "--tls-mode enforcing needs --tls-cert"),
-        (("--tls-cert", "none.pem", "--tls-key", "k"), "certificate none.pem: No such file"),
-        (("--tls-cert", pem("member"), "--tls-key", key("expired")), "key values mismatch"),
-        (("--tls-config", "none"), "--tls-config none: No such file"),
-        (("--http-tls-key", "k"), "--http-tls-key needs --http-tls-cert"),
+        ("nameserver", ("--tls-mode", "enforcing"), "--tls-mode enforcing needs --tls-cert"),
+        ("broker", ("--tls-cert", "none.pem", "--tls-key", "k"), "certificate none.pem: No such file"),
+        ("nameserver", ("--tls-cert", pem("member"), "--tls-key", key("expired")), "key values mismatch"),
+        ("broker", ("--tls-config", "none"), "--tls-config none: No such file"),
+        ("nameserver", ("--http-tls-key", "k"), "--http-tls-key needs --http-tls-cert"),
+        ("broker", ("--http-tls-key", "k"), "--http-tls-key needs --http-tls-cert"),
     ],
-    ids=["no certificate", "no file", "another key", "no config", "no certificate of HTTP"],
+    ids=["no certificate", "no file", "another key", "no config", "HTTP", "HTTP of a broker"],
 )
 def test_settings_that_cannot_be_used_refuse_the_start_in_one_line(
     kind: str, flags: tuple[str, ...], says: str, tmp_path: Path
@@ -200,29 +105,6 @@ def serial(running: Running, context: ssl.SSLContext) -> object:
         certificate = link.getpeercert()
     assert certificate
     return certificate["serialNumber"]
-
-
-@SERVERS
-def test_a_new_certificate_is_taken_while_connections_stay_and_a_broken_one_is_said(
-    kind: str, tmp_path: Path
-) -> None:
-    authority = Authority(tmp_path)
-    cert, its_key = authority.issue(days=10)
-    context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
-    with (
-        server(kind, tmp_path, "--tls-cert", cert, "--tls-key", its_key) as running,
-        running.connect(context) as stays,
-    ):
-        running.says("tls certificate ends soon")
-        before = serial(running, context)
-        authority.issue(days=200)
-        wait_until(lambda: serial(running, context) != before, "the new certificate is shown", every_s=0.2)
-        running.says("tls certificate read again")
-        taken = serial(running, context)
-        Path(cert).write_text("no certificate")
-        running.says("tls certificate not taken, the former one goes on error=")
-        assert serial(running, context) == taken
-        assert running.ask(stays).code == 0
 
 
 def test_the_file_of_settings_is_watched_too_and_makes_a_plain_port_secure_without_a_restart(
@@ -255,7 +137,7 @@ def test_thousands_of_half_handshakes_keep_neither_a_bystander_nor_a_newcomer_wa
         running.connect(client_context()) as bystander,
     ):
         assert running.ask(bystander).code == 0
-        before = resident(running)
+        before = memory(running.pid)
         took, halves = [], []
         try:
             for number in range(2_000):
@@ -270,7 +152,7 @@ def test_thousands_of_half_handshakes_keep_neither_a_bystander_nor_a_newcomer_wa
             # A busy machine delays one or two answers, so the test ignores the two slowest answers. If
             # handshakes blocked the server, all answers would be slow.
             assert sorted(took)[-3] < 2.0, "seconds; alone it waits for some ms"
-            assert resident(running) - before < 100 << 20
+            assert memory(running.pid) - before < 100 << 20
             # The server has already closed some of the incomplete handshakes. It must close the others after
             # a time limit.
             wait_until(lambda: all(map(is_closed, halves)), "half handshakes are closed", every_s=0.2)
@@ -290,11 +172,6 @@ def hello() -> bytes:
     return outgoing.read()
 
 
-def resident(running: Running) -> int:
-    """Return the resident memory of a server in bytes."""
-    return int(Path(f"/proc/{running.pid}/statm").read_text().split()[1]) * 4096
-
-
 def is_closed(link: socket.socket) -> bool:
     """Discard all bytes that the server sent; return True if the server has closed the connection."""
     link.settimeout(0.001)
@@ -306,16 +183,3 @@ def is_closed(link: socket.socket) -> bool:
     except OSError:
         pass
     return True
-
-
-@SERVERS
-def test_a_setting_of_the_file_that_is_not_taken_over_is_said(kind: str, tmp_path: Path) -> None:
-    file = tmp_path / "tls.properties"
-    file.write_text(
-        f"tls.server.certPath={pem('member')}\ntls.server.keyPath={key('member')}\ntls.sever.mode=enforcing\n"
-        f"tls.server.need.client.auth=optional\ntls.server.authClient=false\n"
-        f"tls.server.trustCertPath={pem('authority')}\n"
-    )
-    with server(kind, tmp_path, "--tls-config", str(file)) as running:
-        running.says("reason=tls.server.authClient=false is ignored")
-        running.says("reason=tls.sever.mode: unknown")

@@ -92,22 +92,13 @@ def test_what_is_raised_behind_a_port_is_noticed(
         raise ZeroDivisionError
 
     judge(target, data, heap=False)
+    for _ in range(200):  # the log lines that earlier inputs caused must not hide a later error
+        judge(target, b"\x00\x00\x00\x04garbage", heap=False)
     with monkeypatch.context() as patch:
         patch.setattr(place, planted)
         with pytest.raises(Harm, match=r"ZeroDivisionError|HTTP/1\.1 500"):
             judge(target, data, heap=False)
     judge(target, data, heap=False)
-
-
-@pytest.mark.parametrize(("target", "data", "place"), BEHIND_PORTS.values(), ids=BEHIND_PORTS)
-def test_lines_that_earlier_inputs_caused_do_not_hide_what_a_later_one_raises(
-    target: str, data: bytes, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for _ in range(200):
-        judge(target, b"\x00\x00\x00\x04garbage", heap=False)
-    monkeypatch.setattr(place, lambda *args, **named: 1 // 0)
-    with pytest.raises(Harm, match=r"ZeroDivisionError|HTTP/1\.1 500"):
-        judge(target, data, heap=False)
 
 
 def test_inputs_of_a_family_reach_what_is_behind_the_first_check() -> None:
@@ -187,6 +178,6 @@ def test_a_turn_without_end_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.fuzz
 def test_new_inputs_do_no_harm() -> None:
     seed = int.from_bytes(os.urandom(4))
-    figures = run(seed, seconds=float(os.environ.get("ROUTEKEEPER_FUZZ_S", "30")))
+    figures = run(seed, seconds=float(os.environ.get("ROUTEKEEPER_FUZZ_S", "10")))
     print(f"seed {seed}", *figures.lines(), sep="\n")
     assert figures.inputs > 500

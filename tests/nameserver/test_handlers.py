@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routekeeper.nameserver.commands import DeleteTopic, Evict, RegisterBroker, Touch, UnregisterBroker
+from routekeeper.nameserver.commands import DeleteTopic, RegisterBroker, Touch, UnregisterBroker
 from routekeeper.nameserver.handlers import SERVED, Decision, Renewal, SettingsChange, answer_for
 from routekeeper.nameserver.modes.explain import explain_route
 from routekeeper.nameserver.modes.history import History, Note
@@ -509,24 +509,6 @@ def test_regression_stale_unregister_does_not_remove_the_new_master() -> None:
     sender.register(addr="new:1")
     sender.ask(RequestCode.UNREGISTER_BROKER, unregistration("old:1"))
     assert sender.route("t1").broker_datas[0].broker_addrs == {0: "new:1"}
-
-
-def test_regression_expiry_judged_before_a_new_registration_is_void() -> None:
-    # In RocketMQ, a broker may register during a scan for silent brokers. Then the scan removes the broker's
-    # new record.
-    sender = Sender()
-    sender.register()
-    record = sender.table.view.record(A)
-    assert record is not None
-    stale = Evict(
-        cluster_name=A.cluster_name,
-        broker_addr=A.broker_addr,
-        revision=record.revision,
-        reason=LeaveReason.LEASE_EXPIRED,
-    )
-    sender.register(counter=2)
-    assert isinstance(sender.table.apply(stale), Moved)
-    assert sender.table.view.topics() == ["t1", "t2"]
 
 
 def test_unregistration_with_an_id_that_is_no_number_succeeds() -> None:

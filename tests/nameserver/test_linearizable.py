@@ -7,25 +7,15 @@ reads over RocketMQ's protocol linearizable. Over HTTP, a parameter of the reque
 
 from __future__ import annotations
 
-import http.client
 import itertools
 import json
 import random
-import selectors
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -37,15 +27,15 @@ from routekeeper.remoting.frame import FrameDecoder
 from routekeeper.remoting.route import decode_route
 from routekeeper.remoting.transport.blocking import BlockingClient
 from tests import standstill
+from tests.faults.brokers import register
+from tests.faults.cluster import CONDITION_S, Cluster, Member, make_members, running
 from tests.history import Call, Operation, Outcome
 from tests.linearizability import check
-from tests.ports import free_addresses
 from tests.registrations import registration
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.one_core, pytest.mark.timeout(180)]
 
-CONDITION_S = 60.0
 MEMBERS = 3
 ROUNDS = 300
 #: Maximum seconds until a read is refused. The contract allows 2.5 s; a busy machine needs more.
@@ -53,146 +43,18 @@ REFUSED_WITHIN_S = 4.0
 NAME, BROKER_ADDR = "broker-a", "10.0.0.1:10911"
 
 
-@dataclass(kw_only=True)
-class Member:
-    """One nameserver process. It has the same addresses and data after each restart."""
-
-    root: Path
-    number: int
-    raft: str
-    peers: str
-    listen: str
-    http: str
-    process: subprocess.Popen[str] | None = None
-
-    def start(self) -> None:
-        settings = self.root / "namesrv.properties"
-        settings.write_text("routeFreshness=linearizable\n")
-        with open(self.root / f"member{self.number}.log", "a") as log:
-            self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    *(
-                        "-m",
-                        "routekeeper.nameserver",
-                        "--mode",
-                        "raft",
-                        "--raft",
-                        self.raft,
-                        "--peers",
-                        self.peers,
-                    ),
-                    *("--listen", self.listen, "--http", self.http, "-c", str(settings)),
-                    *("--data", str(self.root / f"data{self.number}")),
-                    # A long election timeout keeps the same leader during a test, even on a busy machine.
-                    *("--election-timeout-ms", "1000"),
-                ],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        assert self.process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
-            assert selector.select(CONDITION_S), f"member {self.number} said nothing"
-        assert self.process.stdout.readline().startswith("mqnamesrv ready ")
-        standstill.watch(self.process.pid)
-
-    def signal(self, number: signal.Signals) -> None:
-        assert self.process is not None
-        self.process.send_signal(number)
-
-    def stop(self) -> None:
-        if self.process is None:
-            return
-        self.process.kill()
-        self.process.wait(timeout=CONDITION_S)
-        standstill.forget(self.process.pid)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        self.process = None
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        self.signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            self.signal(signal.SIGCONT)
-
-    def get(self, path: str) -> tuple[int, Any]:
-        """Send a GET request over HTTP; return its status and content, or status 0 if there is no answer."""
-        try:
-            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=CONDITION_S) as response:
-                text = response.read()
-                return response.status, json.loads(text) if text[:1] == b"{" else text
-        except urllib.error.HTTPError as error:
-            with error:
-                text = error.read()
-                return error.code, json.loads(text) if text[:1] == b"{" else text
-        except (OSError, http.client.HTTPException):  # a test may kill the process during the answer
-            return 0, None
-
-    def leads(self) -> bool:
-        status = self.get("/v1/status")[1]
-        return status is not None and status["role"] == "leader"
-
-
-class Cluster:
-    """Three members, and one broker that is registered with each member over an open connection."""
-
-    def __init__(self, root: Path) -> None:
-        ports = free_addresses(3 * MEMBERS)
-        raft = ports[:MEMBERS]
-        self.members = [
-            Member(
-                root=root,
-                number=number,
-                raft=raft[number],
-                peers=",".join(raft),
-                listen=ports[MEMBERS + number],
-                http=ports[2 * MEMBERS + number],
-            )
-            for number in range(MEMBERS)
-        ]
-        self._broker = BlockingClient()
-
-    def start(self) -> None:
-        for member in self.members:
-            member.start()
-        self.wait_ready()
-        for member in self.members:
-            self._register(member)
-
-    def _register(self, member: Member) -> None:
-        request = registration(NAME, BROKER_ADDR, ("other", "another"))
-        wait_until(
-            lambda: self._broker.invoke(member.listen, request, timeout_s=CONDITION_S).code == 0,
-            "the broker is registered",
-        )
-
-    def wait_ready(self) -> None:
-        wait_until(lambda: all(m.get("/readyz")[0] == 200 for m in self.members), "all are ready")
-
-    def close(self) -> None:
-        self._broker.close()
-        for member in self.members:
-            member.stop()
-
-    def leader(self) -> Member:
-        wait_until(lambda: sum(m.leads() for m in self.members) == 1, "one leads")
-        return next(m for m in self.members if m.leads())
-
-
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    standstill.begin()
-    made = Cluster(tmp_path)
-    try:
-        made.start()
-        yield made
-    finally:
-        made.close()
+    """Run three members, and one broker that is registered with each member over an open connection."""
+    settings = tmp_path / "namesrv.properties"
+    settings.write_text("routeFreshness=linearizable\n")
+    # A long election timeout keeps the same leader during a test, even on a busy machine.
+    arguments = ("-c", str(settings), "--election-timeout-ms", "1000")
+    with running(make_members(tmp_path, arguments=arguments)) as cluster, BlockingClient() as broker:
+        request = registration(NAME, BROKER_ADDR, ("other", "another"))
+        for member in cluster.members:
+            register(broker, member, request)
+        yield cluster
 
 
 def write_request(topic: str, value: int) -> RemotingCommand:
@@ -478,7 +340,8 @@ def test_a_concurrent_history_with_killed_leaders_is_linearizable(cluster: Clust
             wanted = recorder.done(Operation.READ) + 200
             wait_until(lambda wanted=wanted: recorder.done(Operation.READ) >= wanted, "reads go on")  # type: ignore[misc]
             leader = cluster.leader()
-            leader.stop()
+            leader.kill()
+            leader.reap()
             wanted = recorder.done(Operation.READ) + 100
             wait_until(lambda wanted=wanted: recorder.done(Operation.READ) >= wanted, "they go on then")  # type: ignore[misc]
             leader.start()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from routekeeper.nameserver import liveness as liveness_module
-from routekeeper.nameserver.liveness import Closing, Liveness, Ownership
+from routekeeper.nameserver.liveness import Closing, Contact, Liveness, Ownership
 from routekeeper.nameserver.types import BrokerAddr, BrokerKey, ClusterName, ConnectionId
 from routekeeper.remoting.route import DataVersion
 from tests.nameserver.contacts import check
@@ -23,6 +23,13 @@ OLD, LISTED = DataVersion(timestamp=10, counter=1), DataVersion(timestamp=20, co
 
 def at_revision(revision: int | None):  # type: ignore[no-untyped-def]
     return lambda broker: revision
+
+
+def contact_of(liveness: Liveness) -> Contact:
+    """Return the contact of broker A, which Liveness must know."""
+    contact = liveness.contact(A)
+    assert contact is not None
+    return contact
 
 
 def run(liveness: Liveness, seconds: float, *, start: float = 1000.0) -> float:
@@ -93,8 +100,7 @@ def test_close_by_the_peer_is_evidence_for_every_broker_of_the_connection() -> N
     liveness.registering(A, ONE)
     liveness.registering(B, ONE)
     assert liveness.closed(ONE, by_us=False, revision_of=at_revision(7)) == (A, B)
-    contact = liveness.contact(A)
-    assert contact is not None
+    contact = contact_of(liveness)
     assert contact.closing == Closing(at=0.0, origin=ONE, revision=7)
     assert not contact.connected
 
@@ -103,8 +109,7 @@ def test_own_close_is_no_evidence() -> None:
     liveness = Liveness()
     liveness.registering(A, ONE)
     assert liveness.closed(ONE, by_us=True, revision_of=at_revision(7)) == ()
-    contact = liveness.contact(A)
-    assert contact is not None
+    contact = contact_of(liveness)
     assert contact.closing is None
     assert not contact.connected
 
@@ -115,9 +120,7 @@ def test_close_of_an_older_connection_changes_nothing() -> None:
     liveness.registering(A, TWO)
     assert liveness.ownership(A, TWO) is Ownership.OWNER
     assert liveness.closed(ONE, by_us=False, revision_of=at_revision(7)) == ()
-    contact = liveness.contact(A)
-    assert contact is not None
-    assert contact.connected
+    assert contact_of(liveness).connected
 
 
 def test_older_connection_never_takes_over() -> None:
@@ -136,8 +139,7 @@ def test_late_copy_over_an_older_connection_does_not_undo_the_evidence() -> None
     liveness.closed(TWO, by_us=False, revision_of=at_revision(7))
     liveness.registering(A, ONE)
     liveness.heard(A, ONE)
-    contact = liveness.contact(A)
-    assert contact is not None
+    contact = contact_of(liveness)
     assert contact.closing is not None
     assert not contact.connected
 
@@ -155,8 +157,7 @@ def test_record_that_a_former_process_left_goes_with_its_older_connection(*, end
     else:
         liveness.registered(A, ONE, revision=9)
         assert liveness.closed(ONE, by_us=False, revision_of=at_revision(9)) == (A,)
-    contact = liveness.contact(A)
-    assert contact is not None
+    contact = contact_of(liveness)
     assert contact.closing is not None
     assert contact.closing.revision == 9
 
@@ -169,8 +170,7 @@ def test_older_connection_is_no_evidence_for_a_record_it_did_not_make(*, by_us: 
     liveness.registering(A, TWO)
     liveness.closed(TWO, by_us=False, revision_of=at_revision(7))
     assert liveness.closed(ONE, by_us=by_us, revision_of=at_revision(7)) == ()
-    contact = liveness.contact(A)
-    assert contact is not None
+    contact = contact_of(liveness)
     assert contact.closing is not None
     assert contact.closing.revision == 7
 
@@ -180,8 +180,7 @@ def test_reconnected_broker_is_no_longer_closing() -> None:
     liveness.registering(A, ONE)
     liveness.closed(ONE, by_us=False, revision_of=at_revision(7))
     liveness.registering(A, TWO)
-    contact = liveness.contact(A)
-    assert contact is not None
+    contact = contact_of(liveness)
     assert (contact.closing, contact.connected, contact.confirmed) == (None, True, False)
 
 
@@ -190,8 +189,7 @@ def test_question_over_a_younger_connection_shows_that_the_broker_lives() -> Non
     liveness.registering(A, ONE)
     liveness.closed(ONE, by_us=False, revision_of=at_revision(7))
     liveness.heard(A, TWO)
-    contact = liveness.contact(A)
-    assert contact is not None
+    contact = contact_of(liveness)
     assert (contact.closing, contact.connected) == (None, False)
 
 
@@ -200,8 +198,7 @@ def test_registration_that_arrives_after_its_connection_closed_moves_the_evidenc
     liveness.registering(A, ONE)
     liveness.closed(ONE, by_us=False, revision_of=at_revision(None))
     liveness.registered(A, ONE, revision=9)
-    contact = liveness.contact(A)
-    assert contact is not None
+    contact = contact_of(liveness)
     assert contact.closing == Closing(at=0.0, origin=ONE, revision=9)
     assert not contact.confirmed
 
@@ -211,8 +208,7 @@ def test_registration_over_another_connection_leaves_the_evidence() -> None:
     liveness.registering(A, ONE)
     liveness.closed(ONE, by_us=False, revision_of=at_revision(7))
     liveness.registered(A, TWO, revision=9)
-    contact = liveness.contact(A)
-    assert contact is not None
+    contact = contact_of(liveness)
     assert contact.closing is not None
     assert contact.closing.revision == 7
 
@@ -222,14 +218,10 @@ def test_only_success_over_the_owner_confirms_it() -> None:
     liveness.registering(A, ONE)
     liveness.registering(A, TWO)
     liveness.registered(A, ONE, revision=3)
-    contact = liveness.contact(A)
-    assert contact is not None
-    assert not contact.confirmed
+    assert not contact_of(liveness).confirmed
     liveness.registered(A, TWO, revision=3)
     liveness.registering(A, TWO)
-    contact = liveness.contact(A)
-    assert contact is not None
-    assert contact.confirmed
+    assert contact_of(liveness).confirmed
 
 
 @pytest.mark.parametrize(
@@ -243,9 +235,7 @@ def test_unregistration_is_evidence_only_over_the_owner(origin: ConnectionId, ow
     liveness.registering(A, TWO)
     assert liveness.ownership(A, origin) is ownership
     liveness.withdrawn(A, origin, revision=5)
-    contact = liveness.contact(A)
-    assert contact is not None
-    assert (contact.closing is not None) is (ownership is Ownership.OWNER)
+    assert (contact_of(liveness).closing is not None) is (ownership is Ownership.OWNER)
 
 
 def test_broker_returns_over_the_connection_it_said_goodbye_on() -> None:
@@ -254,8 +244,7 @@ def test_broker_returns_over_the_connection_it_said_goodbye_on() -> None:
     liveness.withdrawn(A, ONE, revision=5)
     liveness.registering(A, ONE)
     assert liveness.ownership(A, ONE) is Ownership.OWNER
-    contact = liveness.contact(A)
-    assert contact is not None
+    contact = contact_of(liveness)
     assert (contact.connected, contact.closing) == (True, None)
 
 
@@ -264,8 +253,7 @@ def test_close_after_goodbye_says_nothing_new() -> None:
     liveness.registering(A, ONE)
     liveness.withdrawn(A, ONE, revision=5)
     assert liveness.closed(ONE, by_us=False, revision_of=at_revision(9)) == ()
-    contact = liveness.contact(A)
-    assert contact is not None
+    contact = contact_of(liveness)
     assert contact.closing is not None
     assert contact.closing.revision == 5
 

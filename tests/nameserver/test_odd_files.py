@@ -16,6 +16,10 @@ import msgspec
 import pytest
 
 from routekeeper.nameserver.raft.storage.images import Snapshots
+from routekeeper.nameserver.settings.declared import ConfigError
+from routekeeper.nameserver.settings.ranking import load_settings
+from routekeeper.remoting.properties import parse_properties
+from tests.faults.servers import server
 from tests.ports import free_addresses
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
@@ -62,31 +66,13 @@ def test_a_fifo_in_a_data_directory_is_refused(tmp_path: Path, name: str) -> Non
 def raft_data(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """Return the address and the data directory of a member that has run before."""
     (address,) = free_addresses(1)
-    data = tmp_path_factory.mktemp("raft") / "data"
-    command = [
-        sys.executable,
-        "-m",
-        "routekeeper.nameserver",
-        "--mode",
-        "raft",
-        "--raft",
-        address,
-        "--peers",
-        address,
-    ]
-    command += ["--listen", "127.0.0.1:0", "--http", "off", "--data", str(data)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    with process:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("mqnamesrv ready")
-        process.terminate()
-        assert process.wait(ENDS_S) == 0
-    return address, data
+    folder = tmp_path_factory.mktemp("raft")
+    with server("nameserver", folder, "--mode", "raft", "--raft", address, "--peers", address):
+        pass  # it has founded its group
+    return address, folder / "data"
 
 
-@pytest.mark.parametrize(
-    "name", ["identity.json", "raft/journal-00000001", "raft/vote", "raft/standing", "raft/end"]
-)
+@pytest.mark.parametrize("name", ["raft/journal-00000001", "raft/vote", "raft/end"])
 def test_a_fifo_in_a_member_s_directory_is_refused(
     tmp_path: Path, raft_data: tuple[str, Path], name: str
 ) -> None:
@@ -115,8 +101,15 @@ def test_a_member_refuses_a_snapshot_of_a_newer_release(tmp_path: Path, raft_dat
     assert "image is of format 9, this program reads 2" in line
 
 
-@pytest.mark.parametrize("flag", ["-c", "--http-token-file", "--raft-secret-file", "--raft-tls-cert"])
-@pytest.mark.parametrize("kind", ["fifo", "device"])
+@pytest.mark.parametrize(
+    ("flag", "kind"),
+    [
+        ("-c", "fifo"),
+        ("--http-token-file", "device"),
+        ("--raft-secret-file", "fifo"),
+        ("--raft-tls-cert", "device"),
+    ],
+)
 def test_a_file_that_a_flag_names_must_be_regular(tmp_path: Path, flag: str, kind: str) -> None:
     odd = str(fifo(tmp_path / "odd")) if kind == "fifo" else "/dev/zero"
     arguments = ["--data", str(tmp_path / "data"), flag, odd]
@@ -142,9 +135,9 @@ def test_a_settings_file_has_a_largest_size(tmp_path: Path) -> None:
     [f"mode={VALUE}", f"listenPort={VALUE}", f"httpListen={VALUE}", f"orderMessageEnable={VALUE}"],
     ids=["mode", "listenPort", "httpListen", "orderMessageEnable"],
 )
-def test_a_long_value_is_cut_in_the_line_that_refuses_it(tmp_path: Path, setting: str) -> None:
-    file = tmp_path / "namesrv.conf"
-    file.write_text(setting)
-    line = one_line_of("-c", str(file), "--data", str(tmp_path / "data"))
+def test_a_long_value_is_cut_in_the_line_that_refuses_it(setting: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_settings(file=parse_properties(setting))
+    line = str(refused.value)
     assert setting.partition("=")[0][:4] in line or "--http" in line
     assert len(line) < WHOLE_LINE_MAX

@@ -5,13 +5,9 @@ The broker continues to register meanwhile. The tests run in both modes.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
-import urllib.request
+import contextlib
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Final
+from dataclasses import dataclass
 
 import pytest
 
@@ -19,51 +15,20 @@ from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.route import TopicConfig, decode_route
 from routekeeper.remoting.transport.blocking import BlockingClient
+from tests.faults.servers import server
 from tests.ports import free_addresses
 from tests.registrations import registration
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
-DEADLINE_S: Final = 30.0
 
-
+@dataclass
 class Nameserver:
-    """One nameserver process, and one connection to it for the broker and the operator."""
+    """A nameserver's address, and one connection to it for the broker and the operator."""
 
-    def __init__(self, folder: Path, mode: str) -> None:
-        peers = free_addresses(1)
-        raft = ("--raft", peers[0], "--peers", peers[0]) if mode == "raft" else ()
-        self.command = [
-            *(
-                sys.executable,
-                "-m",
-                "routekeeper.nameserver",
-                "--listen",
-                "127.0.0.1:0",
-                "--http",
-                "127.0.0.1:0",
-            ),
-            *("--mode", mode, "--data", str(folder / "data"), *raft),
-        ]
-        self.log = folder / "stderr.txt"
-        self.start()
-
-    def start(self) -> None:
-        with self.log.open("a") as log:
-            self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=log, text=True)
-        assert self.process.stdout is not None
-        words = dict(word.split("=") for word in self.process.stdout.readline().split() if "=" in word)
-        self.addr = words["listen"]
-        deadline = time.monotonic() + DEADLINE_S
-        while not ready(words["http"]):
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.02)
-        self.client = BlockingClient()
-
-    def stop(self) -> None:
-        self.client.close()
-        self.process.terminate()
-        self.process.communicate(timeout=DEADLINE_S)
+    addr: str
+    client: BlockingClient
 
     def ask(self, code: int, fields: dict[str, str], body: bytes = b"") -> RemotingCommand:
         answer = self.client.invoke(self.addr, RemotingCommand.request(code, fields, body))
@@ -92,24 +57,21 @@ class Nameserver:
         return found
 
 
-def ready(http: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://{http}/readyz", timeout=2) as reply:
-            return bool(reply.status == 200)
-    except OSError:
-        return False
-
-
 @pytest.fixture(scope="module", params=["independent", "raft"])
 def nameserver(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Nameserver]:
     """Yield one nameserver of each mode for all tests. Each test uses its own broker."""
-    running = Nameserver(tmp_path_factory.mktemp(request.param), request.param)
-    try:
-        yield running
-    finally:
-        running.stop()
+    (peer,) = free_addresses(1)
+    raft = ("--raft", peer, "--peers", peer) if request.param == "raft" else ()
+    folder = tmp_path_factory.mktemp(request.param)
+    with (
+        server("nameserver", folder, "--mode", request.param, *raft) as running,
+        contextlib.closing(BlockingClient()) as client,
+    ):
+        first = registration("first", "first:10911", ())
+        wait_until(lambda: client.invoke(running.listen, first).code == 0, "there is a leader")
+        yield Nameserver(running.listen, client)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,13 @@ import struct
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
+
 from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import FrameDecoder
 from routekeeper.remoting.transport import split_address
 from routekeeper.remoting.transport.server import Connection, RemotingServer, ServerLimits
-from tests.remoting.loops import Run
+from tests.remoting import servers
 from tests.waiting import until
 
 MIB = 1024 * 1024
@@ -30,15 +32,8 @@ def length(connection: Connection, command: RemotingCommand) -> RemotingCommand:
     return command.reply(remark=str(len(command.body)))
 
 
-@contextlib.asynccontextmanager
-async def serving(**limits: Any) -> AsyncIterator[tuple[RemotingServer, str]]:
-    async with asyncio.TaskGroup() as group:
-        server = RemotingServer(handlers={1: length}, group=group, limits=ServerLimits(**limits))
-        addr = await server.start("127.0.0.1", 0)
-        try:
-            yield server, addr
-        finally:
-            await server.close(drain_s=0.5)
+def serving(**limits: Any) -> contextlib.AbstractAsyncContextManager[tuple[RemotingServer, str]]:
+    return servers.serving({1: length}, limits=ServerLimits(**limits))
 
 
 class Peer:
@@ -67,61 +62,54 @@ class Peer:
             return decode_command(found)
 
 
-def test_brokers_that_send_more_than_may_be_held_are_all_answered(run: Run) -> None:
-    async def main() -> None:
-        async with serving(**BOUNDS) as (server, addr), contextlib.AsyncExitStack() as stack:
-            peers = [await stack.enter_async_context(Peer.dial(addr)) for _ in range(24)]
-            for number, peer in enumerate(peers):
-                peer.send(frame(number, MIB)[:-1])
-            await until(lambda: server.received.total > 4 * MIB)
-            for peer in peers:
-                peer.send(bytes(1))
-            for number, peer in enumerate(peers):
-                answer = await peer.answer()
-                assert (answer.opaque, answer.remark) == (number, str(MIB))
-            assert server.stats.connections_shed == 0
-            assert server.received.total == 0
-
-    run(main)
+@pytest.mark.usefixtures("run")
+async def test_brokers_that_send_more_than_may_be_held_are_all_answered() -> None:
+    async with serving(**BOUNDS) as (server, addr), contextlib.AsyncExitStack() as stack:
+        peers = [await stack.enter_async_context(Peer.dial(addr)) for _ in range(24)]
+        for number, peer in enumerate(peers):
+            peer.send(frame(number, MIB)[:-1])
+        await until(lambda: server.received.total > 4 * MIB)
+        for peer in peers:
+            peer.send(bytes(1))
+        for number, peer in enumerate(peers):
+            answer = await peer.answer()
+            assert (answer.opaque, answer.remark) == (number, str(MIB))
+        assert server.stats.connections_shed == 0
+        assert server.received.total == 0
 
 
-def test_strangers_that_never_finish_their_frames_hold_up_no_broker_for_long(run: Run) -> None:
+@pytest.mark.usefixtures("run")
+async def test_strangers_that_never_finish_their_frames_hold_up_no_broker_for_long() -> None:
     """The strangers' unfinished frames use up the limit for large frames; then the strangers send nothing.
 
     Brokers must still be served.
     """
-
-    async def main() -> None:
-        async with serving(**BOUNDS) as (server, addr), contextlib.AsyncExitStack() as stack:
-            for _ in range(8):
-                stranger = await stack.enter_async_context(Peer.dial(addr, host="127.0.0.2"))
-                stranger.send(LENGTH.pack(3 * MIB) + bytes(100_000))
-            await until(lambda: server.received.total == 8 * 100_004)
-            for number in range(4):
-                broker = await stack.enter_async_context(Peer.dial(addr))
-                broker.send(frame(number, MIB))
-                assert (await broker.answer()).remark == str(MIB)
-            assert server.stats.connections_shed == 0
-
-    run(main)
-
-
-def test_connection_that_waits_for_its_turn_to_be_read_is_not_idle(run: Run) -> None:
-    async def main() -> None:
-        limits = {"large_frames_max": MIB, "large_frame_s": 60.0, "idle_s": 0.2}
-        async with serving(**limits) as (server, addr), Peer.dial(addr) as broker:
-            async with Peer.dial(addr, host="127.0.0.2") as stranger:
-                stranger.send(LENGTH.pack(3 * MIB) + bytes(100_000))
-                await until(lambda: server.received.total == 100_004)
-                broker.send(frame(5, MIB))
-                await until(lambda: server.received.total > 100_004)
-                async with Peer.dial(addr):
-                    await until(lambda: len(server.connections) == 3)
-                    # The third connection is idle, so the server closes it. Meanwhile the stranger sends
-                    # single bytes, so its connection is not idle.
-                    while len(server.connections) == 3:
-                        stranger.send(bytes(1))
-                        await asyncio.sleep(0.005)
+    async with serving(**BOUNDS) as (server, addr), contextlib.AsyncExitStack() as stack:
+        for _ in range(8):
+            stranger = await stack.enter_async_context(Peer.dial(addr, host="127.0.0.2"))
+            stranger.send(LENGTH.pack(3 * MIB) + bytes(100_000))
+        await until(lambda: server.received.total == 8 * 100_004)
+        for number in range(4):
+            broker = await stack.enter_async_context(Peer.dial(addr))
+            broker.send(frame(number, MIB))
             assert (await broker.answer()).remark == str(MIB)
+        assert server.stats.connections_shed == 0
 
-    run(main)
+
+@pytest.mark.usefixtures("run")
+async def test_connection_that_waits_for_its_turn_to_be_read_is_not_idle() -> None:
+    limits = {"large_frames_max": MIB, "large_frame_s": 60.0, "idle_s": 0.2}
+    async with serving(**limits) as (server, addr), Peer.dial(addr) as broker:
+        async with Peer.dial(addr, host="127.0.0.2") as stranger:
+            stranger.send(LENGTH.pack(3 * MIB) + bytes(100_000))
+            await until(lambda: server.received.total == 100_004)
+            broker.send(frame(5, MIB))
+            await until(lambda: server.received.total > 100_004)
+            async with Peer.dial(addr):
+                await until(lambda: len(server.connections) == 3)
+                # The third connection is idle, so the server closes it. Meanwhile the stranger sends
+                # single bytes, so its connection is not idle.
+                while len(server.connections) == 3:
+                    stranger.send(bytes(1))
+                    await asyncio.sleep(0.005)
+        assert (await broker.answer()).remark == str(MIB)

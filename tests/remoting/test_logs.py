@@ -101,22 +101,22 @@ def test_traceback_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "arguments", "environment"),
+    ("program", "arguments", "environment", "style"),
     [
-        pytest.param("nameserver", ["--http", "off"], {"MQNAMESRV_LOG_FORMAT": "{style}"}, id="mqnamesrv"),
-        pytest.param("broker", ["-n", "127.0.0.1:9", "--log-format", "{style}"], {}, id="mqbroker"),
+        ("nameserver", ["--http", "off"], {"MQNAMESRV_LOG_FORMAT": "json"}, "json"),
+        ("broker", ["-n", "127.0.0.1:9", "--log-format", "text"], {}, "text"),
     ],
+    ids=["mqnamesrv", "mqbroker"],
 )
-@pytest.mark.parametrize("style", ["text", "json"])
 def test_programs_log_so(
     program: str, arguments: list[str], environment: dict[str, str], style: str, tmp_path: Path
 ) -> None:
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", f"routekeeper.{program}", "--listen", "127.0.0.1:0"),
-            *(argument.format(style=style) for argument in arguments),
+            *arguments,
         ],
-        env=os.environ | {name: value.format(style=style) for name, value in environment.items()},
+        env=os.environ | environment,
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

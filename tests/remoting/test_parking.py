@@ -6,7 +6,7 @@ The requests of a connection keep their order, and each request waits for its ow
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -108,14 +108,6 @@ async def serving() -> AsyncIterator[tuple[RemotingServer, Gate, Peer]]:
             await server.close(drain_s=0.1)
 
 
-def run(body: Callable[[RemotingServer, Gate, Peer], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with serving() as (server, gate, peer):
-            await body(server, gate, peer)
-
-    asyncio.run(main())
-
-
 async def parked(server: RemotingServer, numbers: set[int], size: int | None = None) -> None:
     """Wait until connections wait for exactly these read barriers.
 
@@ -131,8 +123,8 @@ async def parked(server: RemotingServer, numbers: set[int], size: int | None = N
     await until(there)
 
 
-def test_what_waits_is_answered_once_its_number_has_passed() -> None:
-    async def body(server: RemotingServer, gate: Gate, peer: Peer) -> None:
+async def test_what_waits_is_answered_once_its_number_has_passed() -> None:
+    async with serving() as (server, gate, peer):
         gate.number = 1
         peer.send((WAITS, 1), (WAITS, 2))
         await parked(server, {1})
@@ -142,11 +134,9 @@ def test_what_waits_is_answered_once_its_number_has_passed() -> None:
         peer.send((WAITS, 3))
         assert await peer.answers(1) == [(3, "by 0")]
 
-    run(body)
 
-
-def test_what_does_not_wait_is_answered_at_once_unless_it_came_behind_something_that_does() -> None:
-    async def body(server: RemotingServer, gate: Gate, peer: Peer) -> None:
+async def test_what_does_not_wait_is_answered_at_once_unless_it_came_behind_something_that_does() -> None:
+    async with serving() as (server, gate, peer):
         gate.number = 1
         peer.send((OTHER, 1), (WAITS, 2), (OTHER, 3))
         assert await peer.answers(1) == [(1, "by 0")]
@@ -154,11 +144,9 @@ def test_what_does_not_wait_is_answered_at_once_unless_it_came_behind_something_
         gate.open(server, 1)
         assert await peer.answers(2) == [(2, "by 1"), (3, "by 1")]
 
-    run(body)
 
-
-def test_what_arrives_later_waits_for_its_own_number() -> None:
-    async def body(server: RemotingServer, gate: Gate, peer: Peer) -> None:
+async def test_what_arrives_later_waits_for_its_own_number() -> None:
+    async with serving() as (server, gate, peer):
         gate.number = 1
         peer.send((WAITS, 1))
         await parked(server, {1})
@@ -171,11 +159,9 @@ def test_what_arrives_later_waits_for_its_own_number() -> None:
         gate.open(server, 2)
         assert await peer.answers(2) == [(2, "by 2"), (3, "by 2")]
 
-    run(body)
 
-
-def test_a_request_in_two_pieces_waits_for_the_number_of_its_last_piece() -> None:
-    async def body(server: RemotingServer, gate: Gate, peer: Peer) -> None:
+async def test_a_request_in_two_pieces_waits_for_the_number_of_its_last_piece() -> None:
+    async with serving() as (server, gate, peer):
         gate.number = 1
         rest = peer.send((WAITS, 1), (WAITS, 2), cut=-5)
         await parked(server, {1})
@@ -187,11 +173,9 @@ def test_a_request_in_two_pieces_waits_for_the_number_of_its_last_piece() -> Non
         gate.open(server, 2)
         assert await peer.answers(1) == [(2, "by 2")]
 
-    run(body)
 
-
-def test_what_wakes_to_wait_again_keeps_the_order() -> None:
-    async def body(server: RemotingServer, gate: Gate, peer: Peer) -> None:
+async def test_what_wakes_to_wait_again_keeps_the_order() -> None:
+    async with serving() as (server, gate, peer):
         gate.number = 1
         peer.send((WAITS, 1))
         await parked(server, {1})
@@ -205,12 +189,10 @@ def test_what_wakes_to_wait_again_keeps_the_order() -> None:
         gate.open(server, 3)
         assert await peer.answers(2) == [(1, "by 3"), (2, "by 3")]
 
-    run(body)
-
 
 @pytest.mark.slow
-def test_a_peer_that_sends_and_sends_is_read_no_further_while_it_waits() -> None:
-    async def body(server: RemotingServer, gate: Gate, peer: Peer) -> None:
+async def test_a_peer_that_sends_and_sends_is_read_no_further_while_it_waits() -> None:
+    async with serving() as (server, gate, peer):
         gate.number = 1
         count = 40_000
         peer.send(*((WAITS, n) for n in range(1, count + 1)))
@@ -224,11 +206,9 @@ def test_a_peer_that_sends_and_sends_is_read_no_further_while_it_waits() -> None
         answers = await peer.answers(count)
         assert [opaque for opaque, _ in answers] == list(range(1, count + 1))
 
-    run(body)
 
-
-def test_a_peer_that_leaves_while_it_waits_leaves_nothing_behind() -> None:
-    async def body(server: RemotingServer, gate: Gate, peer: Peer) -> None:
+async def test_a_peer_that_leaves_while_it_waits_leaves_nothing_behind() -> None:
+    async with serving() as (server, gate, peer):
         gate.number = 1
         peer.send((WAITS, 1))
         await parked(server, {1})
@@ -237,11 +217,9 @@ def test_a_peer_that_leaves_while_it_waits_leaves_nothing_behind() -> None:
         gate.open(server, 1)
         assert not server.parked
 
-    run(body)
 
-
-def test_closing_answers_what_waits_within_the_drain_time() -> None:
-    async def body(server: RemotingServer, gate: Gate, peer: Peer) -> None:
+async def test_closing_answers_what_waits_within_the_drain_time() -> None:
+    async with serving() as (server, gate, peer):
         gate.number = 1
         peer.send((WAITS, 1))
         await parked(server, {1})
@@ -251,11 +229,9 @@ def test_closing_answers_what_waits_within_the_drain_time() -> None:
         assert await peer.answers(1) == [(1, "by 1")]
         await closing
 
-    run(body)
 
-
-def test_query_waits_also_after_a_request_of_another_kind_and_before_one() -> None:
-    async def body(server: RemotingServer, gate: Gate, peer: Peer) -> None:
+async def test_query_waits_also_after_a_request_of_another_kind_and_before_one() -> None:
+    async with serving() as (server, gate, peer):
         for number in (1, 2):
             gate.number = number
             peer.send((OTHER, 1))
@@ -264,5 +240,3 @@ def test_query_waits_also_after_a_request_of_another_kind_and_before_one() -> No
             await parked(server, {number})
             gate.open(server, number)
             assert await peer.answers(2) == [(2, f"by {number}"), (3, f"by {number}")]
-
-    run(body)

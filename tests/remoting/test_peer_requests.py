@@ -76,74 +76,66 @@ def notices(count: int, *, oneway: bool = False) -> bytes:
 
 
 @pytest.mark.slow
-def test_a_peer_that_never_reads_is_read_no_more_and_counts_as_idle(run: Run) -> None:
-    async def body() -> None:
-        async with RemotingClient(idle_s=1.0) as client, dialled(client) as peer:
-            with contextlib.suppress(ConnectionError):
-                while peer.sent < 4 * MIB:
-                    await peer.send(1000 * SMALLEST)
-            assert peer.sent < 4 * MIB
-
-    run(body)
+@pytest.mark.usefixtures("run")
+async def test_a_peer_that_never_reads_is_read_no_more_and_counts_as_idle() -> None:
+    async with RemotingClient(idle_s=1.0) as client, dialled(client) as peer:
+        with contextlib.suppress(ConnectionError):
+            while peer.sent < 4 * MIB:
+                await peer.send(1000 * SMALLEST)
+        assert peer.sent < 4 * MIB
 
 
-def test_a_peer_that_sends_only_requests_of_unknown_codes_counts_as_idle(run: Run) -> None:
-    async def body() -> None:
-        async with RemotingClient(idle_s=0.2) as client, dialled(client) as peer:
-            async with asyncio.timeout(WITHIN_S):
-                with contextlib.suppress(AssertionError, ConnectionError):
-                    while True:
-                        await peer.send(SMALLEST)
-                        await peer.read()
-
-    run(body)
-
-
-def test_few_requests_and_unasked_answers_are_handled_before_other_work(run: Run) -> None:
-    async def body() -> None:
-        loop = asyncio.get_running_loop()
-        handled = turns = most = 0
-
-        def count(_addr: str, _request: RemotingCommand) -> None:
-            nonlocal handled
-            handled += 1
-
-        def turn(before: int) -> None:
-            nonlocal turns, most
-            turns, most = turns + 1, max(most, handled - before)
-            if not stopped.is_set():
-                loop.call_soon(turn, handled)
-
-        stopped = asyncio.Event()
-        async with RemotingClient() as client, dialled(client) as peer:
-            client.on_request(NOTICE, count)
-            loop.call_soon(turn, 0)
-            await peer.send(notices(5000, oneway=True))
-            await until(lambda: handled == 5000)
-            late = RemotingCommand.request(106).reply().encode()
-            begun = turns
-            await peer.send(5000 * late + notices(1, oneway=True))
-            await until(lambda: handled == 5001)
-            stopped.set()
-        assert most <= 2 * 64
-        assert turns - begun >= 5000 // (2 * 64)
-
-    run(body)
-
-
-def test_answers_that_a_peer_reads_late_all_arrive(run: Run) -> None:
-    async def body() -> None:
-        async with RemotingClient() as client, dialled(client) as peer:
-            client.on_request(NOTICE, lambda _addr, command: command.reply(body=bytes(900_000)))
-            await peer.send(notices(20))
-            for _ in range(100):
-                await asyncio.sleep(0)
-            async with asyncio.timeout(WITHIN_S):
-                while len(peer.answers) < 20:
+@pytest.mark.usefixtures("run")
+async def test_a_peer_that_sends_only_requests_of_unknown_codes_counts_as_idle() -> None:
+    async with RemotingClient(idle_s=0.2) as client, dialled(client) as peer:
+        async with asyncio.timeout(WITHIN_S):
+            with contextlib.suppress(AssertionError, ConnectionError):
+                while True:
+                    await peer.send(SMALLEST)
                     await peer.read()
-            assert [answer.opaque for answer in peer.answers] == list(range(20))
 
-    run(body)
+
+@pytest.mark.usefixtures("run")
+async def test_few_requests_and_unasked_answers_are_handled_before_other_work() -> None:
+    loop = asyncio.get_running_loop()
+    handled = turns = most = 0
+
+    def count(_addr: str, _request: RemotingCommand) -> None:
+        nonlocal handled
+        handled += 1
+
+    def turn(before: int) -> None:
+        nonlocal turns, most
+        turns, most = turns + 1, max(most, handled - before)
+        if not stopped.is_set():
+            loop.call_soon(turn, handled)
+
+    stopped = asyncio.Event()
+    async with RemotingClient() as client, dialled(client) as peer:
+        client.on_request(NOTICE, count)
+        loop.call_soon(turn, 0)
+        await peer.send(notices(5000, oneway=True))
+        await until(lambda: handled == 5000)
+        late = RemotingCommand.request(106).reply().encode()
+        begun = turns
+        await peer.send(5000 * late + notices(1, oneway=True))
+        await until(lambda: handled == 5001)
+        stopped.set()
+    assert most <= 2 * 64
+    assert turns - begun >= 5000 // (2 * 64)
+
+
+@pytest.mark.usefixtures("run")
+async def test_answers_that_a_peer_reads_late_all_arrive() -> None:
+    async with RemotingClient() as client, dialled(client) as peer:
+        client.on_request(NOTICE, lambda _addr, command: command.reply(body=bytes(900_000)))
+        await peer.send(notices(20))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(WITHIN_S):
+            while len(peer.answers) < 20:
+                await peer.read()
+        assert [answer.opaque for answer in peer.answers] == list(range(20))
 
 
 def test_answers_that_come_later_and_are_not_read_end_the_connection(
@@ -177,55 +169,49 @@ def test_answers_that_come_later_and_are_not_read_end_the_connection(
     assert [record.getMessage().split(" peer=")[0] for record in caplog.records] == ["peer does not read"]
 
 
-def test_requests_that_wait_are_answered_when_others_are_done(run: Run) -> None:
-    async def body() -> None:
-        async def answer(command: RemotingCommand) -> RemotingCommand:
-            await asyncio.sleep(0.001)
-            return command.reply(body=b"done")
+@pytest.mark.usefixtures("run")
+async def test_requests_that_wait_are_answered_when_others_are_done() -> None:
+    async def answer(command: RemotingCommand) -> RemotingCommand:
+        await asyncio.sleep(0.001)
+        return command.reply(body=b"done")
 
-        async with RemotingClient() as client, dialled(client) as peer:
-            client.on_request(NOTICE, lambda _addr, command: answer(command))
-            await peer.send(notices(300))
-            async with asyncio.timeout(WITHIN_S):
-                while len(peer.answers) < 300:
-                    await peer.read()
-            assert sorted(answer.opaque for answer in peer.answers) == list(range(300))
-
-    run(body)
-
-
-def test_bytes_that_are_no_frame_end_the_connection_behind_requests(run: Run) -> None:
-    async def body() -> None:
-        handled = 0
-
-        def count(_addr: str, _request: RemotingCommand) -> None:
-            nonlocal handled
-            handled += 1
-
-        async with RemotingClient() as client, dialled(client) as peer:
-            client.on_request(NOTICE, count)
-            await peer.send(notices(200, oneway=True) + b"\xff\xff\xff\xff")
-            with contextlib.suppress(AssertionError, ConnectionError):
-                while True:
-                    await peer.read()
-        assert handled == 200
-
-    run(body)
-
-
-def test_a_request_behind_many_of_the_peer_is_answered(run: Run) -> None:
-    async def body() -> None:
-        async with RemotingClient() as client, dialled(client) as peer:
-            addr = "{}:{}".format(*peer.socket.getsockname())
-            asked = asyncio.create_task(client.invoke(addr, RemotingCommand.request(106), timeout_s=WITHIN_S))
-            while not peer.answers:
+    async with RemotingClient() as client, dialled(client) as peer:
+        client.on_request(NOTICE, lambda _addr, command: answer(command))
+        await peer.send(notices(300))
+        async with asyncio.timeout(WITHIN_S):
+            while len(peer.answers) < 300:
                 await peer.read()
-            await peer.send(1000 * SMALLEST + peer.answers.pop().reply(body=b"it").encode())
-            reading = asyncio.create_task(_read_on(peer))
-            assert (await asked).body == b"it"
-            reading.cancel()
+        assert sorted(answer.opaque for answer in peer.answers) == list(range(300))
 
-    run(body)
+
+@pytest.mark.usefixtures("run")
+async def test_bytes_that_are_no_frame_end_the_connection_behind_requests() -> None:
+    handled = 0
+
+    def count(_addr: str, _request: RemotingCommand) -> None:
+        nonlocal handled
+        handled += 1
+
+    async with RemotingClient() as client, dialled(client) as peer:
+        client.on_request(NOTICE, count)
+        await peer.send(notices(200, oneway=True) + b"\xff\xff\xff\xff")
+        with contextlib.suppress(AssertionError, ConnectionError):
+            while True:
+                await peer.read()
+    assert handled == 200
+
+
+@pytest.mark.usefixtures("run")
+async def test_a_request_behind_many_of_the_peer_is_answered() -> None:
+    async with RemotingClient() as client, dialled(client) as peer:
+        addr = "{}:{}".format(*peer.socket.getsockname())
+        asked = asyncio.create_task(client.invoke(addr, RemotingCommand.request(106), timeout_s=WITHIN_S))
+        while not peer.answers:
+            await peer.read()
+        await peer.send(1000 * SMALLEST + peer.answers.pop().reply(body=b"it").encode())
+        reading = asyncio.create_task(_read_on(peer))
+        assert (await asked).body == b"it"
+        reading.cancel()
 
 
 async def _read_on(peer: Peer) -> None:

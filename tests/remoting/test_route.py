@@ -590,14 +590,6 @@ def test_too_many_topics_are_refused_in_both_forms() -> None:
             read(data, compressed=compressed, topics_max=2)
 
 
-@pytest.mark.slow
-def test_sixty_thousand_topics_fit_one_frame_when_compressed() -> None:
-    body = RegisterBody(topic_configs=tuple(TopicConfig(topic_name=f"topic-{i:06d}") for i in range(60_000)))
-    data = encode_register_body(body, compressed=True, version=479)
-    assert len(data) < 16 * 1024 * 1024
-    assert len(read(data, compressed=True).topics) == 60_000
-
-
 def test_name_with_a_blank_cannot_travel_compressed() -> None:
     body = RegisterBody(topic_configs=(TopicConfig(topic_name="a b"),))
     with pytest.raises(LocalProtocolError):

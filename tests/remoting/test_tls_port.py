@@ -7,51 +7,45 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 import uvloop
 
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.transport.secured import HANDSHAKE_BYTES_MAX, PortContext
-from routekeeper.remoting.transport.server import Connection, RemotingServer, ServerLimits
+from routekeeper.remoting.transport.server import RemotingServer, ServerLimits
+from tests.remoting import servers
+from tests.remoting.loops import Body, Run
 from tests.tls import Peer, client_context, port_context
 from tests.waiting import until
 
 CODE = 999
 
 
-def echo(connection: Connection, request: RemotingCommand) -> RemotingCommand:
-    return request.reply(body=request.body)
-
-
-@asynccontextmanager
-async def serving(
+def serving(
     tls: PortContext | None, *, limits: ServerLimits | None = None
-) -> AsyncIterator[tuple[RemotingServer, str]]:
-    async with asyncio.TaskGroup() as group:
-        server = RemotingServer(handlers={CODE: echo}, group=group, tls=tls, limits=limits)
-        listen = await server.start("127.0.0.1", 0)
-        try:
-            yield server, listen
-        finally:
-            await server.close(drain_s=0.1)
+) -> AbstractAsyncContextManager[tuple[RemotingServer, str]]:
+    return servers.serving({CODE: servers.echo}, limits=limits, tls=tls)
 
 
-def run(work: Awaitable[None]) -> None:
-    """Run a coroutine on uvloop, the loop that the servers use."""
+@pytest.fixture
+def run() -> Run:
+    """Return a function that runs a test's body on uvloop, the loop that the servers use."""
 
-    async def bounded() -> None:
+    async def bounded(body: Body) -> None:
         async with asyncio.timeout(60):
             try:
-                await work
+                await body()
             finally:
                 Peer.close_all()
                 await asyncio.sleep(0)
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(bounded())
+    def on_loop(body: Body) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(bounded(body))
+
+    return on_loop
 
 
 def request(body: bytes = b"") -> RemotingCommand:
@@ -73,21 +67,19 @@ async def works(peer: Peer, body: bytes = b"x") -> None:
         ("disabled", True, False),
     ],
 )
-def test_a_mode_serves_whom_it_names(mode: str, secured: bool, is_served: bool) -> None:
-    async def test() -> None:
-        tls = port_context(mode=mode) if mode != "disabled" else None
-        async with serving(tls) as (_, listen):
-            try:
-                peer = await Peer.connect(listen, client_context() if secured else None)
-                await works(peer)
-                await works(peer)
-                peer.close()
-            except (OSError, ConnectionError):
-                assert not is_served
-            else:
-                assert is_served
-
-    run(test())
+@pytest.mark.usefixtures("run")
+async def test_a_mode_serves_whom_it_names(mode: str, secured: bool, is_served: bool) -> None:
+    tls = port_context(mode=mode) if mode != "disabled" else None
+    async with serving(tls) as (_, listen):
+        try:
+            peer = await Peer.connect(listen, client_context() if secured else None)
+            await works(peer)
+            await works(peer)
+            peer.close()
+        except (OSError, ConnectionError):
+            assert not is_served
+        else:
+            assert is_served
 
 
 @pytest.mark.parametrize(
@@ -106,7 +98,7 @@ def test_a_mode_serves_whom_it_names(mode: str, secured: bool, is_served: bool) 
     ],
 )
 def test_another_protocol_is_named_in_one_line(
-    mode: str, sent: bytes, says: str, caplog: pytest.LogCaptureFixture
+    run: Run, mode: str, sent: bytes, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
         tls = port_context(mode=mode) if mode != "disabled" else None
@@ -115,7 +107,7 @@ def test_another_protocol_is_named_in_one_line(
             peer.writer.write(sent)
             await peer.closed()
 
-    run(test())
+    run(test)
     lines = [record.getMessage() for record in caplog.records if "peer=127.0.0.1" in record.getMessage()]
     assert len(lines) == 1
     assert says in lines[0]
@@ -134,7 +126,7 @@ def test_another_protocol_is_named_in_one_line(
     ],
 )
 def test_certificates_of_clients_are_checked(
-    name: str | None, auth: str, says: str, caplog: pytest.LogCaptureFixture
+    run: Run, name: str | None, auth: str, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
         async with serving(port_context(mode="enforcing", client_auth=auth)) as (server, listen):
@@ -148,24 +140,22 @@ def test_certificates_of_clients_are_checked(
             else:
                 assert not says
 
-    run(test())
+    run(test)
     lines = [record.getMessage() for record in caplog.records if "tls failed" in record.getMessage()]
     assert bool(lines) == bool(says)
     assert says in "".join(lines)
 
 
-def test_a_client_with_an_expired_certificate_is_told_so() -> None:
-    async def test() -> None:
-        async with serving(port_context(client_auth="require")) as (_, listen):
-            peer = await Peer.connect(listen)
-            client = Records(client_context("expired"))
-            peer.writer.write(await client.shake(peer))
-            while data := await peer.reader.read(1 << 16):
-                client.incoming.write(data)
-            with pytest.raises(ssl.SSLError, match="ALERT_CERTIFICATE_EXPIRED"):
-                client.tls.read(1)
-
-    run(test())
+@pytest.mark.usefixtures("run")
+async def test_a_client_with_an_expired_certificate_is_told_so() -> None:
+    async with serving(port_context(client_auth="require")) as (_, listen):
+        peer = await Peer.connect(listen)
+        client = Records(client_context("expired"))
+        peer.writer.write(await client.shake(peer))
+        while data := await peer.reader.read(1 << 16):
+            client.incoming.write(data)
+        with pytest.raises(ssl.SSLError, match="ALERT_CERTIFICATE_EXPIRED"):
+            client.tls.read(1)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +166,7 @@ def test_a_client_with_an_expired_certificate_is_told_so() -> None:
     ],
 )
 def test_a_client_that_refuses_our_certificate_is_named(
-    says_so: bool, line: str, caplog: pytest.LogCaptureFixture
+    run: Run, says_so: bool, line: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
         async with serving(port_context()) as (server, listen):
@@ -188,32 +178,28 @@ def test_a_client_that_refuses_our_certificate_is_named(
             peer.close()
             await until(lambda: server.tls.failed == 1)
 
-    run(test())
+    run(test)
     assert line in caplog.text
 
 
 @pytest.mark.parametrize("size", [1, 16_384, 65_537, 5_000_000])
-def test_frames_of_every_size_go_through_both_ways(size: int) -> None:
-    async def test() -> None:
-        async with serving(port_context()) as (_, listen):
-            peer = await Peer.connect(listen, client_context())
-            await works(peer, bytes(size))
-            await works(peer)
-            peer.close()
-
-    run(test())
+@pytest.mark.usefixtures("run")
+async def test_frames_of_every_size_go_through_both_ways(size: int) -> None:
+    async with serving(port_context()) as (_, listen):
+        peer = await Peer.connect(listen, client_context())
+        await works(peer, bytes(size))
+        await works(peer)
+        peer.close()
 
 
-def test_requests_behind_each_other_are_answered_in_their_order() -> None:
-    async def test() -> None:
-        async with serving(port_context()) as (_, listen):
-            peer = await Peer.connect(listen, client_context())
-            bodies = [b"%d" % number for number in range(500)]
-            peer.writer.write(b"".join(request(body).encode() for body in bodies))
-            assert [(await peer.answer()).body for _ in bodies] == bodies
-            peer.close()
-
-    run(test())
+@pytest.mark.usefixtures("run")
+async def test_requests_behind_each_other_are_answered_in_their_order() -> None:
+    async with serving(port_context()) as (_, listen):
+        peer = await Peer.connect(listen, client_context())
+        bodies = [b"%d" % number for number in range(500)]
+        peer.writer.write(b"".join(request(body).encode() for body in bodies))
+        assert [(await peer.answer()).body for _ in bodies] == bodies
+        peer.close()
 
 
 class Records:
@@ -243,38 +229,35 @@ class Records:
         return self.outgoing.read()
 
 
-def test_a_handshake_byte_by_byte_and_a_request_behind_its_last_flight_are_served() -> None:
-    async def test() -> None:
-        async with serving(port_context()) as (_, listen):
-            peer = await Peer.connect(listen)
-            client = Records(client_context())
-            last = await client.shake(peer, cut=1)
-            peer.writer.write(last + client.seal(request(b"behind").encode()))
-            answer = await peer.reader.read(1 << 16)
-            client.incoming.write(answer)
-            assert b"behind" in client.tls.read(1 << 16)
-            peer.close()
-
-    run(test())
+@pytest.mark.usefixtures("run")
+async def test_a_handshake_byte_by_byte_and_a_request_behind_its_last_flight_are_served() -> None:
+    async with serving(port_context()) as (_, listen):
+        peer = await Peer.connect(listen)
+        client = Records(client_context())
+        last = await client.shake(peer, cut=1)
+        peer.writer.write(last + client.seal(request(b"behind").encode()))
+        answer = await peer.reader.read(1 << 16)
+        client.incoming.write(answer)
+        assert b"behind" in client.tls.read(1 << 16)
+        peer.close()
 
 
-def test_a_peer_that_says_goodbye_is_closed() -> None:
-    async def test() -> None:
-        async with serving(port_context()) as (server, listen):
-            peer = await Peer.connect(listen)
-            client = Records(client_context())
-            peer.writer.write(await client.shake(peer))
-            await until(lambda: server.tls.done == 1)
-            with pytest.raises(ssl.SSLWantReadError):
-                client.tls.unwrap()
-            peer.writer.write(client.outgoing.read())
-            await peer.closed()
-            await until(lambda: not server.connections)
-
-    run(test())
+@pytest.mark.usefixtures("run")
+async def test_a_peer_that_says_goodbye_is_closed() -> None:
+    async with serving(port_context()) as (server, listen):
+        peer = await Peer.connect(listen)
+        client = Records(client_context())
+        peer.writer.write(await client.shake(peer))
+        await until(lambda: server.tls.done == 1)
+        with pytest.raises(ssl.SSLWantReadError):
+            client.tls.unwrap()
+        peer.writer.write(client.outgoing.read())
+        await peer.closed()
+        await until(lambda: not server.connections)
 
 
 def test_bytes_that_are_no_record_close_the_connection_with_one_line(
+    run: Run,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test() -> None:
@@ -286,22 +269,20 @@ def test_bytes_that_are_no_record_close_the_connection_with_one_line(
             peer.writer.write(b"\x17\x03\x03\x00\x20" + bytes(32))
             await peer.closed()
 
-    run(test())
+    run(test)
     assert len([record for record in caplog.records if "tls failed" in record.getMessage()]) == 1
 
 
-def test_a_peer_that_does_not_read_is_cut_off_for_sealed_bytes_too() -> None:
-    async def test() -> None:
-        limits = ServerLimits(unread_max=2_000_000)
-        async with serving(port_context(), limits=limits) as (server, listen):
-            peer = await Peer.connect(listen, client_context())
-            peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
-            peer.writer.write(request(bytes(12_000_000)).encode())
-            await until(lambda: not server.connections, "the connection is cut off")
-            assert server.unread.total == 0
-            peer.close()
-
-    run(test())
+@pytest.mark.usefixtures("run")
+async def test_a_peer_that_does_not_read_is_cut_off_for_sealed_bytes_too() -> None:
+    limits = ServerLimits(unread_max=2_000_000)
+    async with serving(port_context(), limits=limits) as (server, listen):
+        peer = await Peer.connect(listen, client_context())
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        peer.writer.write(request(bytes(12_000_000)).encode())
+        await until(lambda: not server.connections, "the connection is cut off")
+        assert server.unread.total == 0
+        peer.close()
 
 
 # -- handshakes that never end ---------------------------------------------------------------------
@@ -315,7 +296,9 @@ def hello() -> bytes:
 
 
 @pytest.mark.parametrize("sent", [b"\x16", b"whole"], ids=["one byte", "a whole hello"])
-def test_a_handshake_that_stops_is_closed_in_time(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_handshake_that_stops_is_closed_in_time(
+    run: Run, sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     async def test() -> None:
         async with serving(port_context()) as (server, listen):
             server.tls.handshake_s = 0.2
@@ -325,47 +308,43 @@ def test_a_handshake_that_stops_is_closed_in_time(sent: bytes, caplog: pytest.Lo
             await until(lambda: not server.connections)
             assert len(server.tls.handshakes) == 0
 
-    run(test())
+    run(test)
     assert "no TLS handshake within 0.2 s" in caplog.text
 
 
-def test_silence_is_closed_in_time_where_tls_is_demanded_and_else_not() -> None:
-    async def test() -> None:
-        async with (
-            serving(port_context(mode="enforcing")) as (demanding, listen),
-            serving(port_context()) as (permissive, other_listen),
-        ):
-            demanding.tls.handshake_s = permissive.tls.handshake_s = 0.2
-            silent, other = await Peer.connect(listen), await Peer.connect(other_listen)
-            await silent.closed()
-            await works(other)
-            other.close()
-
-    run(test())
+@pytest.mark.usefixtures("run")
+async def test_silence_is_closed_in_time_where_tls_is_demanded_and_else_not() -> None:
+    async with (
+        serving(port_context(mode="enforcing")) as (demanding, listen),
+        serving(port_context()) as (permissive, other_listen),
+    ):
+        demanding.tls.handshake_s = permissive.tls.handshake_s = 0.2
+        silent, other = await Peer.connect(listen), await Peer.connect(other_listen)
+        await silent.closed()
+        await works(other)
+        other.close()
 
 
-def test_the_handshake_that_was_silent_for_longest_goes_when_there_are_too_many() -> None:
-    async def test() -> None:
-        async with serving(port_context()) as (server, listen):
-            server.tls.handshakes._host_max = 3
-            server.tls.handshake_s = 600.0  # a long limit, so that no handshake is dropped because of its age
-            peers = []
-            for number in range(5):
-                peer = await Peer.connect(listen)
-                peer.writer.write(hello())
-                peers.append(peer)
-                await until(lambda number=number: len(server.tls.handshakes) == min(number + 1, 3))  # type: ignore[misc]
-            for peer in peers[:2]:
-                await peer.closed()
-            peer = await Peer.connect(listen, client_context())
-            await works(peer)
-            for one in (*peers, peer):
-                one.close()
-
-    run(test())
+@pytest.mark.usefixtures("run")
+async def test_the_handshake_that_was_silent_for_longest_goes_when_there_are_too_many() -> None:
+    async with serving(port_context()) as (server, listen):
+        server.tls.handshakes._host_max = 3
+        server.tls.handshake_s = 600.0  # a long limit, so that no handshake is dropped because of its age
+        peers = []
+        for number in range(5):
+            peer = await Peer.connect(listen)
+            peer.writer.write(hello())
+            peers.append(peer)
+            await until(lambda number=number: len(server.tls.handshakes) == min(number + 1, 3))  # type: ignore[misc]
+        for peer in peers[:2]:
+            await peer.closed()
+        peer = await Peer.connect(listen, client_context())
+        await works(peer)
+        for one in (*peers, peer):
+            one.close()
 
 
-def test_a_handshake_has_a_bound_in_bytes(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_handshake_has_a_bound_in_bytes(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         async with serving(port_context()) as (_, listen):
             peer = await Peer.connect(listen)
@@ -376,69 +355,48 @@ def test_a_handshake_has_a_bound_in_bytes(caplog: pytest.LogCaptureFixture) -> N
                 peer.writer.write(b"\x16\x03\x01" + len(piece).to_bytes(2, "big") + piece)
             await peer.closed()
 
-    run(test())
+    run(test)
     assert f"more than {HANDSHAKE_BYTES_MAX} bytes" in caplog.text
 
 
 @pytest.mark.slow
-def test_a_storm_of_handshakes_delays_a_bystander_by_turns_only() -> None:
-    async def test() -> None:
-        async with serving(port_context()) as (server, listen):
-            bystander = await Peer.connect(listen, client_context())
+@pytest.mark.usefixtures("run")
+async def test_a_storm_of_handshakes_delays_a_bystander_by_turns_only() -> None:
+    async with serving(port_context()) as (server, listen):
+        bystander = await Peer.connect(listen, client_context())
+        await works(bystander)
+        start = hello()
+        storm = [await Peer.connect(listen) for _ in range(500)]
+        for peer in storm:
+            peer.writer.write(start)
+        # The 500 clients send nothing more: from now on only the server works.
+        most = begun = 0
+        while (before := begun) < len(storm):
             await works(bystander)
-            start = hello()
-            storm = [await Peer.connect(listen) for _ in range(500)]
-            for peer in storm:
-                peer.writer.write(start)
-            # The 500 clients send nothing more: from now on only the server works.
-            most = begun = 0
-            while (before := begun) < len(storm):
-                await works(bystander)
-                begun = len(server.tls.handshakes)
-                most = max(most, begun - before)
-            # The fastest machine needs 0.5 ms for a handshake, so at most 6 handshakes fit into one turn of
-            # 3 ms. The bystander's request may wait for 25 turns.
-            assert most <= 150, "handshakes that one request of a bystander waited for"
-
-    run(test())
+            begun = len(server.tls.handshakes)
+            most = max(most, begun - before)
+        # The fastest machine needs 0.5 ms for a handshake, so at most 6 handshakes fit into one turn of
+        # 3 ms. The bystander's request may wait for 25 turns.
+        assert most <= 150, "handshakes that one request of a bystander waited for"
 
 
 @pytest.mark.slow
-def test_records_of_one_byte_delay_a_bystander_by_turns_only() -> None:
-    async def test() -> None:
-        async with serving(port_context()) as (server, listen):
-            bystander = await Peer.connect(listen, client_context())
-            await works(bystander)
-            hostile = []
-            for _ in range(60):
-                peer, client = await Peer.connect(listen), Records(client_context())
-                peer.writer.write(await client.shake(peer))
-                hostile.append((peer, client))
-            await until(lambda: server.tls.done == 61)
-            # The beginning of a frame that is never completed, so the server dispatches no request.
-            start = (60_000).to_bytes(4) + bytes(640)
-            sent = [b"".join(client.seal(bytes([byte])) for byte in start) for _, client in hostile]
-            for (peer, _), records in zip(hostile, sent, strict=True):
-                peer.writer.write(records)
-            await works(bystander)
-            assert server.received.total < 50 * len(start), "bytes that were opened before its answer"
-            await until(lambda: server.received.total == 60 * len(start))
-
-    run(test())
-
-
-def test_a_newer_context_counts_for_new_connections_and_the_others_go_on() -> None:
-    async def test() -> None:
-        async with serving(port_context()) as (server, listen):
-            first = await Peer.connect(listen, client_context())
-            await works(first)
-            server.tls.current = port_context(mode="enforcing", client_auth="require")
-            await works(first)
-            with pytest.raises((OSError, ConnectionError)):
-                await works(await Peer.connect(listen, client_context()))
-            second = await Peer.connect(listen, client_context("member"))
-            await works(second)
-            for peer in (first, second):
-                peer.close()
-
-    run(test())
+@pytest.mark.usefixtures("run")
+async def test_records_of_one_byte_delay_a_bystander_by_turns_only() -> None:
+    async with serving(port_context()) as (server, listen):
+        bystander = await Peer.connect(listen, client_context())
+        await works(bystander)
+        hostile = []
+        for _ in range(60):
+            peer, client = await Peer.connect(listen), Records(client_context())
+            peer.writer.write(await client.shake(peer))
+            hostile.append((peer, client))
+        await until(lambda: server.tls.done == 61)
+        # The beginning of a frame that is never completed, so the server dispatches no request.
+        start = (60_000).to_bytes(4) + bytes(640)
+        sent = [b"".join(client.seal(bytes([byte])) for byte in start) for _, client in hostile]
+        for (peer, _), records in zip(hostile, sent, strict=True):
+            peer.writer.write(records)
+        await works(bystander)
+        assert server.received.total < 50 * len(start), "bytes that were opened before its answer"
+        await until(lambda: server.received.total == 60 * len(start))

@@ -17,7 +17,8 @@ import uvloop
 
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.transport import split_address
-from routekeeper.remoting.transport.server import Connection, RemotingServer, ServerLimits
+from routekeeper.remoting.transport.server import ServerLimits
+from tests.remoting.servers import echo, serving
 from tests.tls import port_context
 from tests.tls12 import ALERT, APPLICATION_DATA, CLIENT_HELLO, HANDSHAKE, Records, Shake, kinds
 
@@ -25,10 +26,6 @@ CODE = 999
 #: Number of bytes that a client tries to send. The buffers of both sockets hold fewer bytes, so the client
 #: can send all of them only if the server keeps reading.
 SENT_MAX = 8 * 1024 * 1024
-
-
-def echo(connection: Connection, request: RemotingCommand) -> RemotingCommand:
-    return request.reply(body=request.body)
 
 
 class Peer:
@@ -70,15 +67,10 @@ Test = Callable[[socket.socket, str], Awaitable[None]]
 
 def serve(test: Test, *, limits: ServerLimits | None = None) -> None:
     async def body() -> None:
-        async with asyncio.TaskGroup() as group:
-            server = RemotingServer(handlers={CODE: echo}, group=group, tls=port_context(), limits=limits)
-            listen = await server.start("127.0.0.1", 0)
-            try:
-                async with asyncio.timeout(60):
-                    with socket.socket() as sock:
-                        await test(sock, listen)
-            finally:
-                await server.close(drain_s=0.1)
+        async with serving({CODE: echo}, tls=port_context(), limits=limits) as (_, listen):
+            async with asyncio.timeout(60):
+                with socket.socket() as sock:
+                    await test(sock, listen)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(body())

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import socket
-import struct
 import threading
 import tracemalloc
-from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
@@ -40,6 +37,7 @@ from routekeeper.remoting.transport.server import (
     ServerLimits,
     fit_descriptors,
 )
+from tests.remoting.servers import echo, serving
 from tests.waiting import WITHIN_S, until
 
 
@@ -139,23 +137,6 @@ def test_session_keeps_what_came_before_the_break() -> None:
 # Server ------------------------------------------------------------------------------------------
 
 
-@contextlib.asynccontextmanager
-async def serving(
-    handlers: Mapping[int, Handler], *, limits: ServerLimits | None = None, **more: Any
-) -> AsyncIterator[tuple[RemotingServer, str]]:
-    async with asyncio.TaskGroup() as group:
-        server = RemotingServer(handlers=handlers, group=group, limits=limits, **more)
-        addr = await server.start("127.0.0.1", 0)
-        try:
-            yield server, addr
-        finally:
-            await server.close(drain_s=2.0)
-
-
-def echo(connection: Connection, command: RemotingCommand) -> RemotingCommand:
-    return command.reply(body=command.body)
-
-
 async def slow_echo(command: RemotingCommand, seconds: float = 0.05) -> RemotingCommand:
     await asyncio.sleep(seconds)
     return command.reply(body=command.body)
@@ -175,85 +156,44 @@ def raises(connection: Connection, command: RemotingCommand) -> RemotingCommand:
     raise ValueError("planted")
 
 
-def test_server_answers_each_kind_of_request_byte_by_byte() -> None:
-    async def main() -> None:
-        handlers: dict[int, Handler] = {1: echo, 2: lambda _c, r: slow_echo(r), 3: raises}
-        async with serving(handlers) as (server, addr):
-            reader, writer = await asyncio.open_connection(*split_address(addr))
-            commands = [request(code, b"b") for code in (1, 2, 3, 99)]
-            commands += [request(1, oneway=True), request(3, oneway=True), request(99, oneway=True)]
-            stream = b"".join(command.with_opaque(i).encode() for i, command in enumerate(commands))
-            for i in range(len(stream)):
-                writer.write(stream[i : i + 1])
-                await writer.drain()
-                await asyncio.sleep(0)
-            answers = {answer.opaque: answer for answer in await read_answers(reader, 4)}
-            assert {opaque: answer.code for opaque, answer in answers.items()} == {0: 0, 1: 0, 2: 1, 3: 3}
-            assert answers[2].remark == "ValueError: planted"
-            assert answers[3].remark == " request type 99 not supported"
-            writer.write(request(1, b"last").with_opaque(77).encode())
-            # The next answer is this one, so the oneway requests got none.
-            assert [answer.opaque for answer in await read_answers(reader, 1)] == [77]
-            assert server.received.total == 0
-            writer.close()
-
-    asyncio.run(main())
+async def test_server_answers_each_kind_of_request_byte_by_byte() -> None:
+    handlers: dict[int, Handler] = {1: echo, 2: lambda _c, r: slow_echo(r), 3: raises}
+    async with serving(handlers) as (server, addr):
+        reader, writer = await asyncio.open_connection(*split_address(addr))
+        commands = [request(code, b"b") for code in (1, 2, 3, 99)]
+        commands += [request(1, oneway=True), request(3, oneway=True), request(99, oneway=True)]
+        stream = b"".join(command.with_opaque(i).encode() for i, command in enumerate(commands))
+        for i in range(len(stream)):
+            writer.write(stream[i : i + 1])
+            await writer.drain()
+            await asyncio.sleep(0)
+        answers = {answer.opaque: answer for answer in await read_answers(reader, 4)}
+        assert {opaque: answer.code for opaque, answer in answers.items()} == {0: 0, 1: 0, 2: 1, 3: 3}
+        assert answers[2].remark == "ValueError: planted"
+        assert answers[3].remark == " request type 99 not supported"
+        writer.write(request(1, b"last").with_opaque(77).encode())
+        # The next answer is this one, so the oneway requests got none.
+        assert [answer.opaque for answer in await read_answers(reader, 1)] == [77]
+        assert server.received.total == 0
+        writer.close()
 
 
-BAD = {
-    "oversized": struct.pack(">I", 2**31 - 1) + b"x" * 20,
-    "HTTP": b"GET / HTTP/1.1\r\n\r\n",
-    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-    "header no JSON": struct.pack(">II", 8, 4) + b"abcd",
-    "unknown codec": struct.pack(">II", 8, 7 << 24 | 4) + b"abcd",
-    "header past the end": struct.pack(">II", 8, 400) + b"abcd",
-}
-
-
-@pytest.mark.parametrize("data", BAD.values(), ids=BAD)
-def test_bad_frame_costs_its_connection_and_one_log_line(
-    data: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING, "routekeeper.remoting.transport.listener")
-
-    async def main() -> None:
-        async with serving({1: echo}) as (server, addr):
-            reader, writer = await asyncio.open_connection(*split_address(addr))
-            other_reader, other = await asyncio.open_connection(*split_address(addr))
-            writer.write(request(1).with_opaque(5).encode() + data)
-            answers = [decode_command(frame) for frame in FrameDecoder().feed(await reader.read())]
-            assert [answer.opaque for answer in answers] == [5]
-            other.write(request(1).with_opaque(6).encode())
-            assert [answer.opaque for answer in await read_answers(other_reader, 1)] == [6]
-            assert server.stats.bad_frames == 1
-            writer.close()
-            other.close()
-
-    asyncio.run(main())
-    lines = [record.getMessage() for record in caplog.records if "bad frame" in record.getMessage()]
-    assert len(lines) == 1
-    assert "reason=" in lines[0]
-
-
-def test_connections_above_the_limit_are_closed_and_room_is_given_again() -> None:
-    async def main() -> None:
-        async with serving({1: echo}, limits=ServerLimits(connections_max=2)) as (server, addr):
-            pairs = [await asyncio.open_connection(*split_address(addr)) for _ in range(2)]
-            await until(lambda: len(server.connections) == 2)
-            reader, refused = await asyncio.open_connection(*split_address(addr))
-            with contextlib.suppress(ConnectionResetError):
-                assert await reader.read() == b""
-            assert server.stats.connections_refused == 1
-            refused.close()
-            pairs[0][1].close()
-            await until(lambda: len(server.connections) == 1)
-            reader, writer = await asyncio.open_connection(*split_address(addr))
-            writer.write(request(1).encode())
-            await read_answers(reader, 1)
-            for each in (writer, pairs[1][1]):
-                each.close()
-
-    asyncio.run(main())
+async def test_connections_above_the_limit_are_closed_and_room_is_given_again() -> None:
+    async with serving({1: echo}, limits=ServerLimits(connections_max=2)) as (server, addr):
+        pairs = [await asyncio.open_connection(*split_address(addr)) for _ in range(2)]
+        await until(lambda: len(server.connections) == 2)
+        reader, refused = await asyncio.open_connection(*split_address(addr))
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        assert server.stats.connections_refused == 1
+        refused.close()
+        pairs[0][1].close()
+        await until(lambda: len(server.connections) == 1)
+        reader, writer = await asyncio.open_connection(*split_address(addr))
+        writer.write(request(1).encode())
+        await read_answers(reader, 1)
+        for each in (writer, pairs[1][1]):
+            each.close()
 
 
 @pytest.mark.slow
@@ -304,166 +244,113 @@ def test_closed_says_who_began() -> None:
     assert closed == [(1, False), (2, True)]
 
 
-def test_peer_that_does_not_read_is_not_read_from_and_gets_everything_later() -> None:
-    count, body = 400, b"x" * 100_000  # 40 MB of answers: more than the kernel's buffers hold
-
-    async def main() -> None:
-        async with serving({1: lambda _c, r: r.reply(body=body)}) as (server, addr):
-            sock = socket.create_connection(split_address(addr))
-            stream = b"".join(request(1).with_opaque(i).encode() for i in range(count))
-            await asyncio.to_thread(sock.sendall, stream)
-            await until(lambda: server.stats.requests[1] > 0)
-            await asyncio.sleep(0.2)
-            assert server.stats.requests[1] < count  # the server waits until the peer reads answers
-            reader, writer = await asyncio.open_connection(sock=sock)
-            answers = await read_answers(reader, count)
-            assert [answer.opaque for answer in answers] == list(range(count))
-            writer.close()
-
-    asyncio.run(main())
+async def test_requests_above_the_limit_of_unanswered_ones_get_busy() -> None:
+    limits = ServerLimits(unanswered_max=3)
+    async with serving({1: lambda _c, r: slow_echo(r), 2: echo}, limits=limits) as (_, addr):
+        reader, writer = await asyncio.open_connection(*split_address(addr))
+        writer.write(b"".join(request(1).with_opaque(i).encode() for i in range(5)))
+        writer.write(request(2).with_opaque(9).encode())
+        answers = {answer.opaque: answer.code for answer in await read_answers(reader, 6)}
+        assert answers == {0: 0, 1: 0, 2: 0, 3: 2, 4: 2, 9: 0}
+        writer.close()
 
 
-def test_unfinished_frames_of_all_connections_together_are_bounded() -> None:
-    async def main() -> None:
-        limits = ServerLimits(received_max=1_000_000)
-        async with serving({1: echo}, limits=limits) as (server, addr):
-            writers = []
-            for _ in range(8):
-                _, writer = await asyncio.open_connection(*split_address(addr))
-                writer.write(struct.pack(">I", 10_000_000) + bytes(200_000))
-                writers.append(writer)
-            await until(lambda: server.stats.connections_shed >= 3)
-            await until(lambda: server.received.total <= 1_000_000)
-            for writer in writers:
-                writer.close()
-            await until(lambda: not server.connections)
-            assert server.received.total == 0
+async def test_answers_that_are_given_later_go_to_who_asked_and_only_if_wanted() -> None:
+    kept: list[DeferredReply] = []
 
-    asyncio.run(main())
+    def later(connection: Connection, command: RemotingCommand) -> DeferredReply:
+        kept.append(DeferredReply(connection, command))
+        return kept[-1]
+
+    async with serving({1: later, 2: echo}) as (server, addr):
+        reader, writer = await asyncio.open_connection(*split_address(addr))
+        frames = [request(1).with_opaque(i).encode() for i in range(2)]
+        writer.write(b"".join(frames) + request(1, oneway=True).encode())
+        writer.write(request(2).with_opaque(9).encode())
+        assert (await read_answers(reader, 1))[0].opaque == 9
+        (connection,) = server.connections.values()
+        assert connection.unanswered == 3
+        for one in reversed(kept):
+            one.send(one.request.reply(body=b"later"))
+        assert [(a.opaque, a.body) for a in await read_answers(reader, 2)] == [
+            (1, b"later"),
+            (0, b"later"),
+        ]
+        assert connection.unanswered == 0
+
+        kept.clear()
+        writer.write(request(1, oneway=True).encode() + frames[1])
+        await until(lambda: len(kept) == 2)
+        for one in kept:
+            one.send(None)
+        (done,) = await read_answers(reader, 1)
+        assert (done.opaque, done.code, done.body, connection.unanswered) == (1, 0, b"", 0)
+
+        kept.clear()
+        writer.write(frames[0])
+        await until(lambda: bool(kept))
+        writer.close()
+        await until(lambda: not server.connections)
+        kept[0].send(kept[0].request.reply())  # the connection is closed: this must not raise
 
 
-def test_requests_above_the_limit_of_unanswered_ones_get_busy() -> None:
-    async def main() -> None:
-        limits = ServerLimits(unanswered_max=3)
-        async with serving({1: lambda _c, r: slow_echo(r), 2: echo}, limits=limits) as (_, addr):
-            reader, writer = await asyncio.open_connection(*split_address(addr))
-            writer.write(b"".join(request(1).with_opaque(i).encode() for i in range(5)))
-            writer.write(request(2).with_opaque(9).encode())
-            answers = {answer.opaque: answer.code for answer in await read_answers(reader, 6)}
-            assert answers == {0: 0, 1: 0, 2: 0, 3: 2, 4: 2, 9: 0}
-            writer.close()
+async def test_close_waits_for_answers_that_are_given_later_and_counts_what_it_abandons() -> None:
+    kept: list[DeferredReply] = []
 
-    asyncio.run(main())
+    def later(connection: Connection, command: RemotingCommand) -> DeferredReply:
+        kept.append(DeferredReply(connection, command))
+        return kept[-1]
 
-
-def test_answers_that_are_given_later_go_to_who_asked_and_only_if_wanted() -> None:
-    async def main() -> None:
-        kept: list[DeferredReply] = []
-
-        def later(connection: Connection, command: RemotingCommand) -> DeferredReply:
-            kept.append(DeferredReply(connection, command))
-            return kept[-1]
-
-        async with serving({1: later, 2: echo}) as (server, addr):
-            reader, writer = await asyncio.open_connection(*split_address(addr))
-            frames = [request(1).with_opaque(i).encode() for i in range(2)]
-            writer.write(b"".join(frames) + request(1, oneway=True).encode())
-            writer.write(request(2).with_opaque(9).encode())
-            assert (await read_answers(reader, 1))[0].opaque == 9
-            (connection,) = server.connections.values()
-            assert connection.unanswered == 3
-            for one in reversed(kept):
-                one.send(one.request.reply(body=b"later"))
-            assert [(a.opaque, a.body) for a in await read_answers(reader, 2)] == [
-                (1, b"later"),
-                (0, b"later"),
-            ]
-            assert connection.unanswered == 0
-
+    async with asyncio.TaskGroup() as group:
+        for given in (True, False):
             kept.clear()
-            writer.write(request(1, oneway=True).encode() + frames[1])
-            await until(lambda: len(kept) == 2)
-            for one in kept:
-                one.send(None)
-            (done,) = await read_answers(reader, 1)
-            assert (done.opaque, done.code, done.body, connection.unanswered) == (1, 0, b"", 0)
-
-            kept.clear()
-            writer.write(frames[0])
+            server = RemotingServer(handlers={1: later}, group=group)
+            addr = await server.start("127.0.0.1", 0)
+            reader, writer = await asyncio.open_connection(*split_address(addr))
+            writer.write(request(1).with_opaque(5).encode())
             await until(lambda: bool(kept))
+            closing = asyncio.ensure_future(server.close(drain_s=60.0 if given else 0.05))
+            await asyncio.sleep(0)
+            assert not closing.done()
+            if given:
+                kept[0].send(kept[0].request.reply())
+            await closing
+            answers = [decode_command(frame) for frame in FrameDecoder().feed(await reader.read())]
+            assert [answer.opaque for answer in answers] == ([5] if given else [])
+            assert server.stats.tasks_abandoned == (0 if given else 1)
             writer.close()
-            await until(lambda: not server.connections)
-            kept[0].send(kept[0].request.reply())  # the connection is closed: this must not raise
-
-    asyncio.run(main())
-
-
-def test_close_waits_for_answers_that_are_given_later_and_counts_what_it_abandons() -> None:
-    async def main() -> None:
-        kept: list[DeferredReply] = []
-
-        def later(connection: Connection, command: RemotingCommand) -> DeferredReply:
-            kept.append(DeferredReply(connection, command))
-            return kept[-1]
-
-        async with asyncio.TaskGroup() as group:
-            for given in (True, False):
-                kept.clear()
-                server = RemotingServer(handlers={1: later}, group=group)
-                addr = await server.start("127.0.0.1", 0)
-                reader, writer = await asyncio.open_connection(*split_address(addr))
-                writer.write(request(1).with_opaque(5).encode())
-                await until(lambda: bool(kept))
-                closing = asyncio.ensure_future(server.close(drain_s=60.0 if given else 0.05))
-                await asyncio.sleep(0)
-                assert not closing.done()
-                if given:
-                    kept[0].send(kept[0].request.reply())
-                await closing
-                answers = [decode_command(frame) for frame in FrameDecoder().feed(await reader.read())]
-                assert [answer.opaque for answer in answers] == ([5] if given else [])
-                assert server.stats.tasks_abandoned == (0 if given else 1)
-                writer.close()
-
-    asyncio.run(main())
 
 
 @pytest.mark.slow
-def test_close_answers_what_is_under_way_and_counts_what_it_abandons() -> None:
-    async def main() -> None:
-        async with asyncio.TaskGroup() as group:
-            handlers: dict[int, Handler] = {
-                1: lambda _c, r: slow_echo(r, 0.2),
-                2: lambda _c, r: slow_echo(r, 60),
-            }
-            server = RemotingServer(handlers=handlers, group=group)
-            addr = await server.start("127.0.0.1", 0)
-            reader, writer = await asyncio.open_connection(*split_address(addr))
-            writer.write(request(1).with_opaque(1).encode() + request(2).with_opaque(2).encode())
-            await until(lambda: sum(server.stats.requests.values()) == 2)
-            await server.close(drain_s=1.5)
-            answers = [decode_command(frame) for frame in FrameDecoder().feed(await reader.read())]
-            assert [answer.opaque for answer in answers] == [1]
-            assert server.stats.tasks_abandoned == 1
-            writer.close()
-
-    asyncio.run(main())
+async def test_close_answers_what_is_under_way_and_counts_what_it_abandons() -> None:
+    async with asyncio.TaskGroup() as group:
+        handlers: dict[int, Handler] = {
+            1: lambda _c, r: slow_echo(r, 0.2),
+            2: lambda _c, r: slow_echo(r, 60),
+        }
+        server = RemotingServer(handlers=handlers, group=group)
+        addr = await server.start("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*split_address(addr))
+        writer.write(request(1).with_opaque(1).encode() + request(2).with_opaque(2).encode())
+        await until(lambda: sum(server.stats.requests.values()) == 2)
+        await server.close(drain_s=1.5)
+        answers = [decode_command(frame) for frame in FrameDecoder().feed(await reader.read())]
+        assert [answer.opaque for answer in answers] == [1]
+        assert server.stats.tasks_abandoned == 1
+        writer.close()
 
 
-def test_close_after_answers_flushes_first() -> None:
+async def test_close_after_answers_flushes_first() -> None:
     def last(connection: Connection, command: RemotingCommand) -> RemotingCommand:
         connection.close_after_answers()
         return command.reply(body=b"bye")
 
-    async def main() -> None:
-        async with serving({1: last}) as (_, addr):
-            reader, writer = await asyncio.open_connection(*split_address(addr))
-            writer.write(request(1).encode() * 3)
-            (answer,) = [decode_command(frame) for frame in FrameDecoder().feed(await reader.read())]
-            assert answer.body == b"bye"
-            writer.close()
-
-    asyncio.run(main())
+    async with serving({1: last}) as (_, addr):
+        reader, writer = await asyncio.open_connection(*split_address(addr))
+        writer.write(request(1).encode() * 3)
+        (answer,) = [decode_command(frame) for frame in FrameDecoder().feed(await reader.read())]
+        assert answer.body == b"bye"
+        writer.close()
 
 
 def test_descriptor_shortage_is_named_and_lowers_the_limit(caplog: pytest.LogCaptureFixture) -> None:
@@ -491,7 +378,7 @@ def test_loopback_is_told_from_the_rest(host: str, expected: bool) -> None:
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
-def test_a_peer_is_told_that_its_answer_cannot_be_encoded(*, later: bool) -> None:
+async def test_a_peer_is_told_that_its_answer_cannot_be_encoded(*, later: bool) -> None:
     """If an answer cannot be encoded, the asking peer gets an error at once, long before its deadline."""
     asked: list[RemotingCommand] = []
     too_long = "x" * (1 << 24)  # a header has 24 bits for its length
@@ -504,54 +391,46 @@ def test_a_peer_is_told_that_its_answer_cannot_be_encoded(*, later: bool) -> Non
         await asyncio.sleep(0)
         return command.reply(remark=too_long)
 
-    async def main() -> None:
-        async with serving({3: ask_back}) as (_, addr), RemotingClient() as client:
-            client.on_request(
-                40, lambda _a, command: soon(command) if later else command.reply(remark=too_long)
-            )
-            assert (await client.invoke(addr, request(3))).code == 0
-        assert asked[0].code == 1
-
-    asyncio.run(main())
+    async with serving({3: ask_back}) as (_, addr), RemotingClient() as client:
+        client.on_request(40, lambda _a, command: soon(command) if later else command.reply(remark=too_long))
+        assert (await client.invoke(addr, request(3))).code == 0
+    assert asked[0].code == 1
 
 
 @pytest.mark.slow
-def test_aio_client_serves_the_peer_and_tells_outcomes_apart() -> None:
+async def test_aio_client_serves_the_peer_and_tells_outcomes_apart() -> None:
     async def ask_back(connection: Connection, command: RemotingCommand) -> RemotingCommand:
         answer = await connection.invoke(request(40, b"?"), timeout_s=2)
         return command.reply(body=answer.body)
 
-    async def main() -> None:
-        handlers: dict[int, Handler] = {
-            1: echo,
-            2: lambda _c, r: slow_echo(r, 30),
-            3: ask_back,
-            4: lambda c, _r: c.abort(),
-        }
-        async with serving(handlers) as (server, addr), RemotingClient() as client:
-            client.on_request(40, lambda _addr, command: command.reply(body=b"!" + command.body))
-            bodies = await asyncio.gather(*(client.invoke(addr, request(1, b"%d" % i)) for i in range(50)))
-            assert [answer.body for answer in bodies] == [b"%d" % i for i in range(50)]
-            assert len(server.connections) == 1
-            assert (await client.invoke(addr, request(3))).body == b"!?"
-            await client.invoke_oneway(addr, request(1, oneway=True))
-            with pytest.raises(RequestTimeout):
-                await client.invoke(addr, request(2), timeout_s=0.05)
-            assert not client.connected(addr)  # a timeout closes the connection, as in RocketMQ's Java client
-            with pytest.raises(ConnectionLost) as lost:
-                await client.invoke(addr, request(4))
-            assert lost.value.sent
-            assert (await client.invoke(addr, request(1, b"again"))).body == b"again"
-            cancelled = asyncio.create_task(client.invoke(addr, request(2)))
-            await until(lambda: server.stats.requests[2] == 2)
-            cancelled.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await cancelled
-        with pytest.raises(ConnectionLost) as refused:
-            await client.invoke(addr, request(1))
-        assert not refused.value.sent
-
-    asyncio.run(main())
+    handlers: dict[int, Handler] = {
+        1: echo,
+        2: lambda _c, r: slow_echo(r, 30),
+        3: ask_back,
+        4: lambda c, _r: c.abort(),
+    }
+    async with serving(handlers) as (server, addr), RemotingClient() as client:
+        client.on_request(40, lambda _addr, command: command.reply(body=b"!" + command.body))
+        bodies = await asyncio.gather(*(client.invoke(addr, request(1, b"%d" % i)) for i in range(50)))
+        assert [answer.body for answer in bodies] == [b"%d" % i for i in range(50)]
+        assert len(server.connections) == 1
+        assert (await client.invoke(addr, request(3))).body == b"!?"
+        await client.invoke_oneway(addr, request(1, oneway=True))
+        with pytest.raises(RequestTimeout):
+            await client.invoke(addr, request(2), timeout_s=0.05)
+        assert not client.connected(addr)  # a timeout closes the connection, as in RocketMQ's Java client
+        with pytest.raises(ConnectionLost) as lost:
+            await client.invoke(addr, request(4))
+        assert lost.value.sent
+        assert (await client.invoke(addr, request(1, b"again"))).body == b"again"
+        cancelled = asyncio.create_task(client.invoke(addr, request(2)))
+        await until(lambda: server.stats.requests[2] == 2)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+    with pytest.raises(ConnectionLost) as refused:
+        await client.invoke(addr, request(1))
+    assert not refused.value.sent
 
 
 @pytest.mark.slow
@@ -598,7 +477,7 @@ def test_no_listener_means_not_sent() -> None:
 
 
 @pytest.mark.slow
-def test_blocking_client_is_shared_by_threads_and_tells_outcomes_apart() -> None:
+async def test_blocking_client_is_shared_by_threads_and_tells_outcomes_apart() -> None:
     def calls(addr: str) -> None:
         results: list[bytes] = []
         with BlockingClient() as client:
@@ -624,20 +503,17 @@ def test_blocking_client_is_shared_by_threads_and_tells_outcomes_apart() -> None
         with pytest.raises(ConnectionLost):
             client.invoke(addr, request(1))
 
-    async def main() -> None:
-        handlers: dict[int, Handler] = {
-            1: echo,
-            2: lambda _c, r: slow_echo(r, 0.1),
-            3: lambda _c, r: slow_echo(r, 30),
-            4: lambda c, _r: c.abort(),
-        }
-        async with serving(handlers) as (_, addr):
-            await asyncio.to_thread(calls, addr)
-
-    asyncio.run(main())
+    handlers: dict[int, Handler] = {
+        1: echo,
+        2: lambda _c, r: slow_echo(r, 0.1),
+        3: lambda _c, r: slow_echo(r, 30),
+        4: lambda c, _r: c.abort(),
+    }
+    async with serving(handlers) as (_, addr):
+        await asyncio.to_thread(calls, addr)
 
 
-def test_blocking_client_serves_the_peer_from_its_reader_thread() -> None:
+async def test_blocking_client_serves_the_peer_from_its_reader_thread() -> None:
     async def ask_back(connection: Connection, command: RemotingCommand) -> RemotingCommand:
         answer = await connection.invoke(request(40, b"?"), timeout_s=2)
         other = await connection.invoke(request(41), timeout_s=2)
@@ -649,14 +525,11 @@ def test_blocking_client_serves_the_peer_from_its_reader_thread() -> None:
             answer = client.invoke(addr, request(3))
             assert (answer.code, answer.body) == (3, b"!?")
 
-    async def main() -> None:
-        async with serving({3: ask_back}) as (_, addr):
-            await asyncio.to_thread(calls, addr)
-
-    asyncio.run(main())
+    async with serving({3: ask_back}) as (_, addr):
+        await asyncio.to_thread(calls, addr)
 
 
-def test_blocking_client_goes_on_reading_after_an_answer_that_cannot_be_encoded() -> None:
+async def test_blocking_client_goes_on_reading_after_an_answer_that_cannot_be_encoded() -> None:
     too_long = "x" * (1 << 24)  # a header has 24 bits for its length
 
     async def ask_back(connection: Connection, command: RemotingCommand) -> RemotingCommand:
@@ -669,11 +542,8 @@ def test_blocking_client_goes_on_reading_after_an_answer_that_cannot_be_encoded(
             client.on_request(40, lambda _addr, command: command.reply(remark=too_long))
             assert client.invoke(addr, request(3), timeout_s=WITHIN_S).body == b"1 3"
 
-    async def main() -> None:
-        async with serving({3: ask_back}) as (_, addr):
-            await asyncio.to_thread(calls, addr)
-
-    asyncio.run(main())
+    async with serving({3: ask_back}) as (_, addr):
+        await asyncio.to_thread(calls, addr)
 
 
 def test_blocking_client_without_a_thread_to_read_with_has_no_connection(
@@ -693,7 +563,7 @@ def test_blocking_client_without_a_thread_to_read_with_has_no_connection(
             assert accepted.recv(1) == b"", "the client has closed the connection"
 
 
-def test_blocking_client_keeps_the_connection_of_a_reader_that_waits_while_others_write() -> None:
+async def test_blocking_client_keeps_the_connection_of_a_reader_that_waits_while_others_write() -> None:
     def calls(addr: str, server: RemotingServer) -> None:
         with BlockingClient() as client:
             client.on_request(40, lambda _addr, command: command.reply())
@@ -702,30 +572,24 @@ def test_blocking_client_keeps_the_connection_of_a_reader_that_waits_while_other
                 assert client.invoke(addr, request(1, b"%d" % number)).body == b"%d" % number
             assert list(server.connections) == [1], "the first connection served everything"
 
-    async def main() -> None:
-        async with serving({1: echo}) as (server, addr):
-            await asyncio.to_thread(calls, addr, server)
-
-    asyncio.run(main())
+    async with serving({1: echo}) as (server, addr):
+        await asyncio.to_thread(calls, addr, server)
 
 
-def test_blocking_client_finds_out_that_an_unused_connection_was_closed() -> None:
+async def test_blocking_client_finds_out_that_an_unused_connection_was_closed() -> None:
     def first(client: BlockingClient, addr: str) -> None:
         assert client.invoke(addr, request(1)).code == 0
 
-    async def main() -> None:
-        async with serving({1: echo}) as (server, addr):
-            with BlockingClient() as client:
-                await asyncio.to_thread(first, client, addr)
-                for connection in list(server.connections.values()):
-                    connection.close()
-                await until(lambda: not server.connections)
-                await asyncio.to_thread(first, client, addr)
-
-    asyncio.run(main())
+    async with serving({1: echo}) as (server, addr):
+        with BlockingClient() as client:
+            await asyncio.to_thread(first, client, addr)
+            for connection in list(server.connections.values()):
+                connection.close()
+            await until(lambda: not server.connections)
+            await asyncio.to_thread(first, client, addr)
 
 
-def test_server_that_talks_nonsense_loses_the_connection() -> None:
+async def test_server_that_talks_nonsense_loses_the_connection() -> None:
     async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -736,16 +600,13 @@ def test_server_that_talks_nonsense_loses_the_connection() -> None:
         with BlockingClient() as client, pytest.raises(ConnectionLost):
             client.invoke(addr, request(1))
 
-    async def main() -> None:
-        server = await asyncio.start_server(nonsense, "127.0.0.1", 0)
-        addr = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with RemotingClient() as client:
-            with pytest.raises(ConnectionLost):
-                await client.invoke(addr, request(1))
-        await asyncio.to_thread(blocking, addr)
-        server.close()
-
-    asyncio.run(main())
+    server = await asyncio.start_server(nonsense, "127.0.0.1", 0)
+    addr = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with RemotingClient() as client:
+        with pytest.raises(ConnectionLost):
+            await client.invoke(addr, request(1))
+    await asyncio.to_thread(blocking, addr)
+    server.close()
 
 
 class Signing:
@@ -837,15 +698,12 @@ def test_address_of_both_families_is_split() -> None:
     assert split_address("broker-a:10911") == ("broker-a", 10911)
 
 
-def test_answer_too_large_for_a_frame_becomes_an_error() -> None:
-    async def main() -> None:
-        handlers: dict[int, Handler] = {1: lambda _c, r: r.reply(body=bytes(17 * 1024 * 1024))}
-        async with serving(handlers) as (_, addr), RemotingClient() as client:
-            answer = await client.invoke(addr, request(1))
-            assert answer.code == 1
-            assert "above the limit" in (answer.remark or "")
-
-    asyncio.run(main())
+async def test_answer_too_large_for_a_frame_becomes_an_error() -> None:
+    handlers: dict[int, Handler] = {1: lambda _c, r: r.reply(body=bytes(17 * 1024 * 1024))}
+    async with serving(handlers) as (_, addr), RemotingClient() as client:
+        answer = await client.invoke(addr, request(1))
+        assert answer.code == 1
+        assert "above the limit" in (answer.remark or "")
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
@@ -854,7 +712,7 @@ def test_answer_too_large_for_a_frame_becomes_an_error() -> None:
     [(HeaderCodec.ROCKETMQ, {"x" * 40_000: ""}), (HeaderCodec.JSON, {"half a character": "\ud83d"})],
     ids=["long name", "no UTF-8"],
 )
-def test_server_goes_on_after_an_answer_that_fits_no_header(
+async def test_server_goes_on_after_an_answer_that_fits_no_header(
     codec: HeaderCodec, ext: dict[str, str], *, later: bool
 ) -> None:
     """A broker forwards answers from one client to another, so a client chooses an answer's arguments."""
@@ -867,49 +725,40 @@ def test_server_goes_on_after_an_answer_that_fits_no_header(
         answer = command.reply(ext_fields=ext)
         return soon(answer) if later else answer
 
-    async def main() -> None:
-        async with serving({1: echo, 2: forward}) as (_, addr), RemotingClient() as client:
-            answer = await client.invoke(addr, replace(request(2), codec=codec), timeout_s=WITHIN_S)
-            assert answer.code == 1
-            assert (await client.invoke(addr, request(1, b"on"))).body == b"on"
-
-    asyncio.run(main())
+    async with serving({1: echo, 2: forward}) as (_, addr), RemotingClient() as client:
+        answer = await client.invoke(addr, replace(request(2), codec=codec), timeout_s=WITHIN_S)
+        assert answer.code == 1
+        assert (await client.invoke(addr, request(1, b"on"))).body == b"on"
 
 
-def test_answers_use_the_codec_of_the_request() -> None:
-    async def main() -> None:
-        async with serving({1: echo}) as (_, addr):
-            reader, writer = await asyncio.open_connection(*split_address(addr))
-            for codec in HeaderCodec:
-                writer.write(RemotingCommand(code=1, opaque=1, ext_fields={}, codec=codec).encode())
-                (answer,) = await read_answers(reader, 1)
-                assert answer.codec is codec
-            writer.close()
-
-    asyncio.run(main())
+async def test_answers_use_the_codec_of_the_request() -> None:
+    async with serving({1: echo}) as (_, addr):
+        reader, writer = await asyncio.open_connection(*split_address(addr))
+        for codec in HeaderCodec:
+            writer.write(RemotingCommand(code=1, opaque=1, ext_fields={}, codec=codec).encode())
+            (answer,) = await read_answers(reader, 1)
+            assert answer.codec is codec
+        writer.close()
 
 
 @pytest.mark.slow
-def test_waiting_for_one_answer_does_not_hold_up_another() -> None:
+async def test_waiting_for_one_answer_does_not_hold_up_another() -> None:
     others_are_answered = asyncio.Event()
 
     async def slow(command: RemotingCommand) -> RemotingCommand:
         await others_are_answered.wait()
         return command.reply()
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        async with serving({1: echo, 2: lambda _c, r: slow(r)}) as (server, addr):
-            with BlockingClient() as client:
+    loop = asyncio.get_running_loop()
+    async with serving({1: echo, 2: lambda _c, r: slow(r)}) as (server, addr):
+        with BlockingClient() as client:
 
-                def ask(code: int) -> RemotingCommand:
-                    return client.invoke(addr, request(code), timeout_s=WITHIN_S)
+            def ask(code: int) -> RemotingCommand:
+                return client.invoke(addr, request(code), timeout_s=WITHIN_S)
 
-                waiting = loop.run_in_executor(None, ask, 2)
-                await until(lambda: server.stats.requests[2] == 1)
-                for _ in range(50):
-                    await asyncio.to_thread(ask, 1)
-                others_are_answered.set()
-                await waiting
-
-    asyncio.run(main())
+            waiting = loop.run_in_executor(None, ask, 2)
+            await until(lambda: server.stats.requests[2] == 1)
+            for _ in range(50):
+                await asyncio.to_thread(ask, 1)
+            others_are_answered.set()
+            await waiting

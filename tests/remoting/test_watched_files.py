@@ -115,17 +115,14 @@ def test_each_broken_content_is_said(number: Number, caplog: pytest.LogCaptureFi
     assert len(caplog.records) == 2
 
 
-def test_a_missing_file_is_refused_and_taken_when_it_comes_back(number: Number) -> None:
-    async def run() -> None:
-        number.path.unlink()
-        assert (await number.files.look()).startswith("refused: ")
-        replace(number.path, "4")
-        assert await number.files.look() == "taken"
-
-    asyncio.run(run())
+async def test_a_missing_file_is_refused_and_taken_when_it_comes_back(number: Number) -> None:
+    number.path.unlink()
+    assert (await number.files.look()).startswith("refused: ")
+    replace(number.path, "4")
+    assert await number.files.look() == "taken"
 
 
-def test_paths_that_a_new_content_names_are_watched(tmp_path: Path) -> None:
+async def test_paths_that_a_new_content_names_are_watched(tmp_path: Path) -> None:
     names, first, second = tmp_path / "names", tmp_path / "first", tmp_path / "second"
     for path in (first, second):
         replace(path, "a")
@@ -135,16 +132,12 @@ def test_paths_that_a_new_content_names_are_watched(tmp_path: Path) -> None:
         files.paths = (names, second)
 
     files = WatchedFiles("names", (names, first), names.read_text, take)
-
-    async def run() -> None:
-        replace(names, str(second))
-        assert await files.look() == "taken"
-        await files.look()
-        assert await files.look() == "unchanged"
-        replace(second, "b")
-        assert await files.look() == "taken"
-
-    asyncio.run(run())
+    replace(names, str(second))
+    assert await files.look() == "taken"
+    await files.look()
+    assert await files.look() == "unchanged"
+    replace(second, "b")
+    assert await files.look() == "taken"
 
 
 def test_a_thread_that_cannot_start_ends_no_watch(
@@ -167,22 +160,19 @@ def test_a_thread_that_cannot_start_ends_no_watch(
     assert caplog.text.count("can't start new thread") == 1
 
 
-def test_trouble_that_comes_back_after_a_good_check_is_logged_again(
+async def test_trouble_that_comes_back_after_a_good_check_is_logged_again(
     number: Number, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(paths: Sequence[Path]) -> Signature:
         raise RuntimeError("can't start new thread")
 
-    async def run() -> None:
-        for logged in (1, 2):
-            with monkeypatch.context() as patched:
-                patched.setattr(watched_files, "signature", refuse)
-                for _ in range(2):
-                    assert await number.files.look() == "refused: can't start new thread"
-            assert await number.files.look() == "unchanged"
-            assert caplog.text.count("can't start new thread") == logged
-
-    asyncio.run(run())
+    for logged in (1, 2):
+        with monkeypatch.context() as patched:
+            patched.setattr(watched_files, "signature", refuse)
+            for _ in range(2):
+                assert await number.files.look() == "refused: can't start new thread"
+        assert await number.files.look() == "unchanged"
+        assert caplog.text.count("can't start new thread") == logged
 
 
 def test_a_change_for_which_no_thread_can_start_is_never_made(
@@ -203,20 +193,18 @@ def test_a_change_for_which_no_thread_can_start_is_never_made(
     assert number.taken == [3]
 
 
-def test_a_watched_file_is_taken_without_being_asked(number: Number, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_watched_file_is_taken_without_being_asked(
+    number: Number, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(watched_files, "CHECK_S", 0.01)
-
-    async def run() -> None:
-        number.files.watch()
-        try:
-            replace(number.path, "2")
-            await until(lambda: number.taken == [2], "the new value")
-            replace(number.path, "3")
-            await until(lambda: number.taken == [2, 3], "the next one")
-        finally:
-            number.files.close()
-
-    asyncio.run(run())
+    number.files.watch()
+    try:
+        replace(number.path, "2")
+        await until(lambda: number.taken == [2], "the new value")
+        replace(number.path, "3")
+        await until(lambda: number.taken == [2, 3], "the next one")
+    finally:
+        number.files.close()
 
 
 def test_looks_at_one_time_follow_each_other(number: Number) -> None:

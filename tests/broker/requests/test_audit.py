@@ -35,9 +35,19 @@ def topic(wire: Wire, name: str, queues: int, perm: int = 6, **more: str) -> int
     return wire.call(17, ext | more).code
 
 
-def test_every_change_by_an_operator_is_one_line(start_broker: StartBroker) -> None:
+def test_every_change_by_an_operator_is_one_line_and_clients_own_requests_are_none(
+    start_broker: StartBroker,
+) -> None:
     broker = start_broker()
     wire = broker.wire()
+    assert wire.send_message("Auto", b"x").code == 0
+    consumer = ConsumerData(group_name="Members", subscriptions=(SubscriptionData(topic="Auto"),))
+    assert wire.call(34, body=HeartbeatData(client_id="c", consumers=(consumer,)).encode()).code == 0
+    assert wire.answer(wire.pull("Auto", 0, group="Pulls")).code == 0
+    ext = {"consumerGroup": "Pulls", "topic": "Auto", "queueId": "0", "commitOffset": "1"}
+    assert wire.call(15, ext).code == 0
+    assert wire.call(35, {"clientID": "c", "consumerGroup": "Members"}).code == 0
+    assert wire.call(26).code == 0
     assert topic(wire, "T", 2) == 0
     assert topic(wire, "T", 4, perm=4, attributes="+message.type=FIFO") == 0
     two = [{"topicName": "A", "readQueueNums": 1, "writeQueueNums": 1}, {"topicName": "B", "perm": 2}]
@@ -81,7 +91,7 @@ def test_every_change_by_an_operator_is_one_line(start_broker: StartBroker) -> N
     ]
 
 
-def test_refused_changes_are_written_with_what_was_asked(start_broker: StartBroker) -> None:
+def test_refused_and_unknown_changes_are_written_with_what_was_asked(start_broker: StartBroker) -> None:
     broker = start_broker()
     wire = broker.wire()
     assert topic(wire, "T", 2, perm=9) != 0
@@ -93,7 +103,12 @@ def test_refused_changes_are_written_with_what_was_asked(start_broker: StartBrok
     assert wire.call(222, {"topic": "None", "group": "G", "timestamp": "0", "isForce": "true"}).code != 0
     assert wire.call(25, body=b"storePathRootDir=/tmp\n").code != 0
     assert wire.call(25, body=b"brokerPermission=" + b"9" * 10_000).code != 0
-    lines = audited(broker)
+    obstacle = broker.store / "config" / "topics.json.tmp"
+    obstacle.mkdir()
+    assert topic(wire, "T", 2) == 14
+    obstacle.rmdir()
+    *lines, not_on_disk = audited(broker)
+    assert not_on_disk.endswith(" result=unknown")
     assert len(lines) == 9
     for line in lines:
         assert re.search(r" result=refused\(\d+\)$", line)
@@ -101,30 +116,6 @@ def test_refused_changes_are_written_with_what_was_asked(start_broker: StartBrok
     assert ' topic=T new="read=2 write=2 perm=9" ' in lines[0]
     assert r' topic="T\n2026 forged change=x" ' in lines[1]
     assert ' new="storePathRootDir=/tmp" ' in lines[7]
-
-
-def test_change_that_is_not_on_disk_is_unknown(start_broker: StartBroker) -> None:
-    broker = start_broker()
-    wire = broker.wire()
-    obstacle = broker.store / "config" / "topics.json.tmp"
-    obstacle.mkdir()
-    assert topic(wire, "T", 2) == 14
-    obstacle.rmdir()
-    assert audited(broker)[0].endswith(" result=unknown")
-
-
-def test_clients_own_requests_leave_no_audit(start_broker: StartBroker) -> None:
-    broker = start_broker()
-    wire = broker.wire()
-    assert wire.send_message("Auto", b"x").code == 0
-    consumer = ConsumerData(group_name="Members", subscriptions=(SubscriptionData(topic="Auto"),))
-    assert wire.call(34, body=HeartbeatData(client_id="c", consumers=(consumer,)).encode()).code == 0
-    assert wire.answer(wire.pull("Auto", 0, group="Pulls")).code == 0
-    ext = {"consumerGroup": "Pulls", "topic": "Auto", "queueId": "0", "commitOffset": "1"}
-    assert wire.call(15, ext).code == 0
-    assert wire.call(35, {"clientID": "c", "consumerGroup": "Members"}).code == 0
-    assert wire.call(26).code == 0
-    assert audited(broker) == []
 
 
 def test_flood_is_bounded_and_counted(start_broker: StartBroker) -> None:

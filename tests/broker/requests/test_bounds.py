@@ -4,48 +4,26 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
-from typing import Protocol
 
 import pytest
 
 from routekeeper.remoting.command import RemotingCommand
+from tests.broker.conftest import StartBroker, Wire
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 
-class WireLike(Protocol):
-    def call(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand: ...
-    def send_message(self, topic: str, body: bytes, *, queue_id: int = 0) -> RemotingCommand: ...
-    def pull(self, topic: str, offset: int, *, queue_id: int = 0, group: str = "G") -> int: ...
-    def answer(self, opaque: int) -> RemotingCommand: ...
-    def close(self) -> None: ...
-
-
-class BrokerLike(Protocol):
-    log: Path
-    store: Path
-
-    def wire(self) -> WireLike: ...
-    def stop(self) -> int: ...
-    def kill(self) -> None: ...
-
-
-class StartLike(Protocol):
-    def __call__(self, *flags: str, store: Path | None = None) -> BrokerLike: ...
-
-
-def topics(wire: WireLike) -> dict[str, object]:
+def topics(wire: Wire) -> dict[str, object]:
     table: dict[str, object] = json.loads(wire.call(21).body)["topicConfigTable"]
     return table
 
 
-def update_offset(wire: WireLike, topic: str, queue_id: int, group: str = "G") -> RemotingCommand:
+def update_offset(wire: Wire, topic: str, queue_id: int, group: str = "G") -> RemotingCommand:
     ext = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id), "commitOffset": "1"}
     return wire.call(15, ext)
 
 
-def test_topics_have_a_bound_that_names_its_setting(start_broker: StartLike) -> None:
+def test_topics_have_a_bound_that_names_its_setting(start_broker: StartBroker) -> None:
     broker = start_broker("--set", "maxTopics=12")
     wire = broker.wire()
     answers = [wire.send_message(f"T{number}", b"x") for number in range(12)]
@@ -68,7 +46,7 @@ def test_topics_have_a_bound_that_names_its_setting(start_broker: StartLike) -> 
     assert wire.call(17, ext).code == 0
 
 
-def test_groups_have_a_bound_that_names_its_setting(start_broker: StartLike) -> None:
+def test_groups_have_a_bound_that_names_its_setting(start_broker: StartBroker) -> None:
     broker = start_broker("--set", "maxSubscriptionGroups=15")
     wire = broker.wire()
     assert wire.send_message("T", b"x").code == 0
@@ -86,7 +64,7 @@ def test_groups_have_a_bound_that_names_its_setting(start_broker: StartLike) -> 
     assert "%RETRY%New" not in topics(wire)
 
 
-def test_offsets_are_kept_for_queues_that_are_there_and_within_a_bound(start_broker: StartLike) -> None:
+def test_offsets_are_kept_for_queues_that_are_there_and_within_a_bound(start_broker: StartBroker) -> None:
     broker = start_broker("--set", "maxConsumerOffsetBytes=1000")
     wire = broker.wire()
     assert wire.send_message("T", b"x").code == 0
@@ -102,7 +80,7 @@ def test_offsets_are_kept_for_queues_that_are_there_and_within_a_bound(start_bro
     assert update_offset(wire, "T", 0, group="G000").code == 0
 
 
-def test_new_topic_is_appended_and_survives_a_kill(start_broker: StartLike) -> None:
+def test_new_topic_is_appended_and_survives_a_kill_and_damage_of_the_table(start_broker: StartBroker) -> None:
     broker = start_broker()
     wire = broker.wire()
     table = broker.store / "config" / "topics.json"
@@ -112,10 +90,17 @@ def test_new_topic_is_appended_and_survives_a_kill(start_broker: StartLike) -> N
         assert wire.send_message(f"T{number}", b"x").code == 0
     assert wire.call(215, {"topic": "T7"}).code == 0
     assert table.read_bytes() == before
+    ext = {"topic": "Made", "readQueueNums": "7", "writeQueueNums": "7", "perm": "4"}
+    assert wire.call(17, ext).code == 0
     broker.kill()
+    table.write_bytes(table.read_bytes()[:100])
     again = start_broker()
     wire = again.wire()
-    assert {f"T{number}" for number in range(20)} - topics(wire).keys() == {"T7"}
+    found = topics(wire)
+    assert {f"T{number}" for number in range(20)} - found.keys() == {"T7"}
+    made = found["Made"]
+    assert isinstance(made, dict)
+    assert (made["readQueueNums"], made["perm"]) == (7, 4)
     assert wire.send_message("T3", b"more").ext_fields["queueOffset"] == "1"
     assert wire.send_message("Last", b"x").code == 0
     assert again.stop() == 0
@@ -123,29 +108,12 @@ def test_new_topic_is_appended_and_survives_a_kill(start_broker: StartLike) -> N
     assert {"T3", "Last"} <= json.loads(table.read_bytes())["topicConfigTable"].keys()
 
 
-def test_damaged_table_loses_no_change_made_since_it_was_written(start_broker: StartLike) -> None:
-    broker = start_broker()
-    wire = broker.wire()
-    ext = {"topic": "Made", "readQueueNums": "7", "writeQueueNums": "7", "perm": "4"}
-    assert wire.call(17, ext | {"topic": "Gone"}).code == 0
-    assert wire.call(215, {"topic": "Gone"}).code == 0
-    assert wire.call(17, ext).code == 0
-    broker.kill()
-    table = broker.store / "config" / "topics.json"
-    table.write_bytes(table.read_bytes()[:100])
-    found = topics(start_broker().wire())
-    made = found["Made"]
-    assert isinstance(made, dict)
-    assert (made["readQueueNums"], made["perm"]) == (7, 4)
-    assert "Gone" not in found
-
-
 def beat_of(producers: list[str], client_id: str = "c") -> bytes:
     groups = [{"groupName": name} for name in producers]
     return json.dumps({"clientID": client_id, "producerDataSet": groups, "consumerDataSet": []}).encode()
 
 
-def test_groups_that_heartbeats_name_have_a_bound_and_those_known_go_on(start_broker: StartLike) -> None:
+def test_groups_that_heartbeats_name_have_a_bound_and_those_known_go_on(start_broker: StartBroker) -> None:
     broker = start_broker("--set", "maxClientBytes=2000000")
     mine, *strangers = [broker.wire() for _ in range(9)]
     known = {"groupName": "Known", "subscriptionDataSet": [{"topic": "T", "subString": "a || b"}]}

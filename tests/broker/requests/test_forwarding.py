@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import socket
-from typing import Protocol
-
 import pytest
 
 from routekeeper.remoting.bodies import ConsumerData, HeartbeatData
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.message import decode_messages
+from tests.broker.conftest import BrokerProcess, Wire
 
 pytestmark = pytest.mark.faults
 
 
-class WireLike(Protocol):
-    socket: socket.socket
-
-    def call(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand: ...
-    def send(self, command: RemotingCommand) -> int: ...
-    def receive(self) -> RemotingCommand: ...
-    def answer(self, opaque: int) -> RemotingCommand: ...
-    def send_message(self, topic: str, body: bytes) -> RemotingCommand: ...
-    def close(self) -> None: ...
-
-
-class BrokerLike(Protocol):
-    def wire(self) -> WireLike: ...
-
-
-def consumer(broker: BrokerLike, group: str, client_id: str, *, version: int = 479) -> WireLike:
+def consumer(broker: BrokerProcess, group: str, client_id: str, *, version: int = 479) -> Wire:
     wire = broker.wire()
     body = HeartbeatData(client_id=client_id, consumers=(ConsumerData(group_name=group),)).encode()
     answer = wire.answer(wire.send(RemotingCommand(code=34, ext_fields={}, body=body, version=version)))
@@ -37,18 +20,18 @@ def consumer(broker: BrokerLike, group: str, client_id: str, *, version: int = 4
     return wire
 
 
-def asked(wire: WireLike, code: int) -> RemotingCommand:
+def asked(wire: Wire, code: int) -> RemotingCommand:
     """Return the broker's next request with this code; skip its other requests (code 40)."""
     while (request := wire.receive()).code != code:
         pass
     return request
 
 
-def reply(wire: WireLike, answer: RemotingCommand) -> None:
+def reply(wire: Wire, answer: RemotingCommand) -> None:
     wire.socket.sendall(answer.encode())
 
 
-def test_running_info_is_what_the_named_client_answers(shared_broker: BrokerLike, wire: WireLike) -> None:
+def test_running_info_is_what_the_named_client_answers(shared_broker: BrokerProcess, wire: Wire) -> None:
     consumer(shared_broker, "GInfo", "other")
     client = consumer(shared_broker, "GInfo", "c1")
     ext = {"consumerGroup": "GInfo", "clientId": "c1", "jstackEnable": "true"}
@@ -65,7 +48,7 @@ def test_running_info_is_what_the_named_client_answers(shared_broker: BrokerLike
     assert (answer.code, answer.remark) == (1, "no")
 
 
-def test_message_to_be_consumed_directly_goes_along(shared_broker: BrokerLike, wire: WireLike) -> None:
+def test_message_to_be_consumed_directly_goes_along(shared_broker: BrokerProcess, wire: Wire) -> None:
     client = consumer(shared_broker, "GDirect", "c1")
     message_id = wire.send_message("Direct", b"look at me").ext_fields["msgId"]
     ext = {"consumerGroup": "GDirect", "clientId": "c1", "msgId": message_id, "brokerName": "broker-a"}
@@ -84,7 +67,7 @@ def test_message_to_be_consumed_directly_goes_along(shared_broker: BrokerLike, w
         assert remark in (refused.remark or "")
 
 
-def test_client_that_cannot_answer_is_named(shared_broker: BrokerLike, wire: WireLike) -> None:
+def test_client_that_cannot_answer_is_named(shared_broker: BrokerProcess, wire: Wire) -> None:
     consumer(shared_broker, "GOld", "old", version=61)
     answer = wire.call(307, {"consumerGroup": "GOld", "clientId": "old"})
     assert (answer.code, "Version <61> too low" in (answer.remark or "")) == (1, True)

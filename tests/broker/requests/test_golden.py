@@ -11,13 +11,13 @@ import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
 from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import FrameDecoder
 from routekeeper.remoting.lenient import ANSWER, loads
+from tests.broker.conftest import StartBroker
 
 FRAMES = Path(__file__).resolve().parents[2] / "golden" / "frames"
 RECORDINGS = ("4.9.7-json", "4.9.7-rocketmq", "5.3.3-json", "5.3.3-rocketmq")
@@ -45,19 +45,6 @@ NOT_OFFERED = {"IS_SUB_CHANGE", "IS_SUPPORT_HEART_BEAT_V2"}
 BAD_ARGUMENT = 29
 
 
-class WireLike(Protocol):
-    def send(self, command: RemotingCommand) -> int: ...
-    def answer(self, opaque: int, timeout_s: float = 15.0) -> RemotingCommand: ...
-
-
-class BrokerLike(Protocol):
-    def wire(self) -> WireLike: ...
-
-
-class StartLike(Protocol):
-    def __call__(self, *flags: str) -> BrokerLike: ...
-
-
 def decoded(text: str) -> RemotingCommand:
     (frame,) = FrameDecoder().feed(base64.b64decode(text))
     return decode_command(frame)
@@ -76,7 +63,7 @@ def members_of(body: bytes) -> set[str]:
 
 
 @pytest.mark.parametrize("recording", RECORDINGS)
-def test_answers_agree_with_those_of_apache(start_broker: StartLike, recording: str) -> None:
+def test_answers_agree_with_those_of_apache(start_broker: StartBroker, recording: str) -> None:
     wire = start_broker().wire()
     asked = 0
     for note, request, theirs in exchanges(recording):

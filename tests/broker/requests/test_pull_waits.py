@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -12,15 +10,7 @@ from routekeeper.broker.requests.handlers import serve
 from routekeeper.broker.requests.pulling import SUSPEND_MAX_MS, Park
 from routekeeper.broker.tables.state import BrokerState, Call
 from routekeeper.remoting.command import RemotingCommand
-from routekeeper.remoting.route import TopicConfig
-from tests.broker.states import HOST, NOW, state_in
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[BrokerState]:
-    made = state_in(tmp_path, TopicConfig(topic_name="T"))
-    yield made
-    made.store.log.close()
+from tests.broker.states import HOST, NOW
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import json
 import time
 import zlib
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import pytest
 import uvloop
@@ -48,30 +48,11 @@ from routekeeper.remoting.message import (
 )
 from routekeeper.remoting.route import TopicConfig
 from routekeeper.remoting.transport.aio import RemotingClient
-
-
-class WireLike(Protocol):
-    requests: list[RemotingCommand]
-
-    def call(
-        self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", **more: object
-    ) -> RemotingCommand: ...
-    def send(self, command: RemotingCommand) -> int: ...
-    def answer(self, opaque: int, timeout_s: float = 15.0) -> RemotingCommand: ...
-    def receive(self, timeout_s: float = 15.0) -> RemotingCommand: ...
-    def send_message(self, topic: str, body: bytes, **more: object) -> RemotingCommand: ...
-    def pull(self, topic: str, offset: int, **more: object) -> int: ...
-    def close(self) -> None: ...
-
-
-class BrokerLike(Protocol):
-    addr: str
-
-    def wire(self) -> WireLike: ...
+from tests.broker.conftest import BrokerProcess, Wire
 
 
 def create_topic(
-    wire: WireLike, topic: str, *, queues: int = 4, perm: int = 6, **changes: str
+    wire: Wire, topic: str, *, queues: int = 4, perm: int = 6, **changes: str
 ) -> RemotingCommand:
     ext = {
         "topic": topic,
@@ -87,7 +68,7 @@ def create_topic(
 
 
 def heartbeat(
-    wire: WireLike, client_id: str, group: str, *topics: str, producer: str = "", **changes: str
+    wire: Wire, client_id: str, group: str, *topics: str, producer: str = "", **changes: str
 ) -> RemotingCommand:
     subscriptions = tuple(SubscriptionData(topic=topic, sub_version=5) for topic in topics)
     consumers = (ConsumerData(group_name=group, subscriptions=subscriptions),) if group else ()
@@ -97,7 +78,7 @@ def heartbeat(
     return wire.call(34, body=data.encode())
 
 
-def pulled(wire: WireLike, topic: str, offset: int = 0, **more: object) -> tuple[int, list[bytes], int]:
+def pulled(wire: Wire, topic: str, offset: int = 0, **more: Any) -> tuple[int, list[bytes], int]:
     answer = wire.answer(wire.pull(topic, offset, **more))
     messages = [message.body for message in decode_messages(answer.body)]
     return answer.code, messages, int(answer.ext_fields["nextBeginOffset"])
@@ -107,7 +88,7 @@ def pulled(wire: WireLike, topic: str, offset: int = 0, **more: object) -> tuple
 
 
 def test_first_send_creates_the_topic_and_answers_all_that_producers_read(
-    wire: WireLike, shared_broker: BrokerLike
+    wire: Wire, shared_broker: BrokerProcess
 ) -> None:
     answer = wire.send_message(
         "Created", b"hello", queue_id=3, properties="TAGS\x01A\x02WAIT\x01true\x02UNIQ_KEY\x01U1"
@@ -132,7 +113,7 @@ def test_first_send_creates_the_topic_and_answers_all_that_producers_read(
     assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (4, 4, 6)
 
 
-def test_v1_send_uses_long_names(wire: WireLike) -> None:
+def test_v1_send_uses_long_names(wire: Wire) -> None:
     ext = {
         "producerGroup": "PG",
         "topic": "V1",
@@ -152,7 +133,7 @@ def test_v1_send_uses_long_names(wire: WireLike) -> None:
     assert (message.flag, message.born_timestamp) == (7, 5)
 
 
-def test_batch_is_stored_as_messages_with_their_own_ids(wire: WireLike) -> None:
+def test_batch_is_stored_as_messages_with_their_own_ids(wire: Wire) -> None:
     body = encode_batch(
         [
             BatchItem(body=b"a", properties="UNIQ_KEY\x01U1\x02TAGS\x01A"),
@@ -170,7 +151,7 @@ def test_batch_is_stored_as_messages_with_their_own_ids(wire: WireLike) -> None:
     assert [message.queue_offset for message in found] == [0, 1]
 
 
-def test_compressed_body_stays_compressed(wire: WireLike) -> None:
+def test_compressed_body_stays_compressed(wire: Wire) -> None:
     body = zlib.compress(b"x" * 5000, 5)
     assert wire.send_message("Compressed", body, f="769").code == 0
     (message,) = decode_messages(wire.answer(wire.pull("Compressed", 0)).body)
@@ -178,7 +159,7 @@ def test_compressed_body_stays_compressed(wire: WireLike) -> None:
     assert message.sys_flag == 769
 
 
-def test_queue_id_below_zero_lets_the_broker_choose(wire: WireLike) -> None:
+def test_queue_id_below_zero_lets_the_broker_choose(wire: Wire) -> None:
     chosen = {wire.send_message("Choose", b"x", queue_id=-1).ext_fields["queueId"] for _ in range(8)}
     assert chosen == {"0", "1", "2", "3"}
 
@@ -200,7 +181,7 @@ def test_queue_id_below_zero_lets_the_broker_choose(wire: WireLike) -> None:
     ids=lambda value: str(value)[:24],
 )
 def test_refused_send_says_why_and_keeps_region(
-    wire: WireLike, topic: str, changes: dict[str, str], code: int, remark: str
+    wire: Wire, topic: str, changes: dict[str, Any], code: int, remark: str
 ) -> None:
     answer = wire.send_message(topic, b"x", **changes)
     assert answer.code == code
@@ -209,7 +190,7 @@ def test_refused_send_says_why_and_keeps_region(
     assert answer.ext_fields["TRACE_ON"] == "true"
 
 
-def test_body_above_the_limit_is_refused(wire: WireLike) -> None:
+def test_body_above_the_limit_is_refused(wire: Wire) -> None:
     answer = wire.send_message("Large", b"x" * 100_001)
     assert answer.code == 13
     assert "100001" in (answer.remark or "")
@@ -217,7 +198,7 @@ def test_body_above_the_limit_is_refused(wire: WireLike) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\x00\x00", b"\xff" * 40])
-def test_malformed_batch_is_refused_and_nothing_stored(wire: WireLike, body: bytes) -> None:
+def test_malformed_batch_is_refused_and_nothing_stored(wire: Wire, body: bytes) -> None:
     answer = wire.send_message("BadBatch", body, code=320)
     assert answer.code == 13
     assert wire.call(30, {"topic": "BadBatch", "queueId": "0"}).ext_fields["offset"] == "0"
@@ -235,7 +216,7 @@ def test_malformed_batch_is_refused_and_nothing_stored(wire: WireLike, body: byt
     ],
 )
 def test_batch_with_one_message_that_is_refused_alone_is_refused_as_a_whole(
-    wire: WireLike, properties: str, code: int, remark: str
+    wire: Wire, properties: str, code: int, remark: str
 ) -> None:
     batch = encode_batch([BatchItem(body=b"usual"), BatchItem(body=b"other", properties=properties)])
     answer = wire.send_message("RefusedBatch", batch, code=320)
@@ -245,24 +226,22 @@ def test_batch_with_one_message_that_is_refused_alone_is_refused_as_a_whole(
 
 
 @pytest.mark.parametrize("properties", ["TRAN_MSG\x01false\x02", "DELAY\x010\x02", "X_DELAY\x0118\x02"])
-def test_batch_with_properties_that_only_resemble_refused_ones_is_stored(
-    wire: WireLike, properties: str
-) -> None:
+def test_batch_with_properties_that_only_resemble_refused_ones_is_stored(wire: Wire, properties: str) -> None:
     batch = encode_batch([BatchItem(body=b"x", properties=properties)])
     assert wire.send_message("AllowedBatch", batch, code=320).code == 0
 
 
-def test_empty_body_is_accepted(wire: WireLike) -> None:
+def test_empty_body_is_accepted(wire: Wire) -> None:
     assert wire.send_message("Empty", b"").code == 0
 
 
-def test_binary_request_gets_a_binary_answer(wire: WireLike) -> None:
+def test_binary_request_gets_a_binary_answer(wire: Wire) -> None:
     answer = wire.call(30, {"topic": "T", "queueId": "0"}, codec=HeaderCodec.ROCKETMQ)
     assert answer.codec is HeaderCodec.ROCKETMQ
     assert answer.ext_fields == {"offset": "0"}
 
 
-def test_oneway_send_is_stored_and_not_answered(wire: WireLike) -> None:
+def test_oneway_send_is_stored_and_not_answered(wire: Wire) -> None:
     wire.send_message("Oneway", b"0")
     ext = {"a": "PG", "b": "Oneway", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0"}
     wire.send(RemotingCommand.request(310, ext, b"1", oneway=True))
@@ -270,7 +249,7 @@ def test_oneway_send_is_stored_and_not_answered(wire: WireLike) -> None:
 
 
 @pytest.mark.parametrize("code", [37, 323, 999])
-def test_unknown_code_is_answered_as_not_supported(wire: WireLike, code: int) -> None:
+def test_unknown_code_is_answered_as_not_supported(wire: Wire, code: int) -> None:
     answer = wire.call(code)
     assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
 
@@ -278,7 +257,7 @@ def test_unknown_code_is_answered_as_not_supported(wire: WireLike, code: int) ->
 # Pulling -----------------------------------------------------------------------------------------
 
 
-def test_pull_statuses_and_their_offsets(wire: WireLike) -> None:
+def test_pull_statuses_and_their_offsets(wire: Wire) -> None:
     create_topic(wire, "Pull")
     assert pulled(wire, "Pull", 0) == (19, [], 0)
     assert pulled(wire, "Pull", 5) == (21, [], 0)
@@ -297,7 +276,7 @@ def test_pull_statuses_and_their_offsets(wire: WireLike) -> None:
     assert {"suggestWhichBrokerId", "minOffset", "maxOffset"} <= set(answer.ext_fields)
 
 
-def test_pull_answers_at_most_32_messages_and_256_kib(wire: WireLike) -> None:
+def test_pull_answers_at_most_32_messages_and_256_kib(wire: Wire) -> None:
     for _ in range(40):
         wire.send_message("Limits", b"x")
     assert len(pulled(wire, "Limits", 0, maxMsgNums="1000")[1]) == 32
@@ -319,24 +298,24 @@ def test_pull_answers_at_most_32_messages_and_256_kib(wire: WireLike) -> None:
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_refused_pull_says_why(wire: WireLike, changes: dict[str, str], code: int, remark: str) -> None:
+def test_refused_pull_says_why(wire: Wire, changes: dict[str, Any], code: int, remark: str) -> None:
     create_topic(wire, "PullChecks")
     answer = wire.answer(wire.pull("PullChecks", 0, **changes))
     assert answer.code == code
     assert remark in (answer.remark or "")
 
 
-def test_unknown_topic_is_not_pulled(wire: WireLike) -> None:
+def test_unknown_topic_is_not_pulled(wire: Wire) -> None:
     answer = wire.answer(wire.pull("Unknown", 0))
     assert (answer.code, "not exist" in (answer.remark or "")) == (17, True)
 
 
-def test_topic_without_read_permission_is_not_pulled(wire: WireLike) -> None:
+def test_topic_without_read_permission_is_not_pulled(wire: Wire) -> None:
     create_topic(wire, "WriteOnly", perm=2)
     assert wire.answer(wire.pull("WriteOnly", 0)).code == 16
 
 
-def test_pull_without_subscription_uses_the_registered_one(wire: WireLike) -> None:
+def test_pull_without_subscription_uses_the_registered_one(wire: Wire) -> None:
     for tag in ("A", "B"):
         wire.send_message("Registered", tag.encode(), properties=f"TAGS\x01{tag}")
     subscription = SubscriptionData(
@@ -353,7 +332,7 @@ def test_pull_without_subscription_uses_the_registered_one(wire: WireLike) -> No
     assert other.code in (17, 24)
 
 
-def test_waiting_pull_is_woken_by_a_message(wire: WireLike, shared_broker: BrokerLike) -> None:
+def test_waiting_pull_is_woken_by_a_message(wire: Wire, shared_broker: BrokerProcess) -> None:
     create_topic(wire, "Wake")
     other = shared_broker.wire()
     waiting = wire.pull("Wake", 0, sys_flag=6, suspend_ms=15_000)
@@ -364,7 +343,7 @@ def test_waiting_pull_is_woken_by_a_message(wire: WireLike, shared_broker: Broke
     assert [message.body for message in decode_messages(answer.body)] == [b"here"]
 
 
-def test_requests_behind_a_waiting_pull_are_answered(wire: WireLike) -> None:
+def test_requests_behind_a_waiting_pull_are_answered(wire: Wire) -> None:
     create_topic(wire, "Behind")
     waiting = wire.pull("Behind", 0, sys_flag=6, suspend_ms=15_000)
     wire.send(RemotingCommand.request(30, {"topic": "Behind", "queueId": "0"}))
@@ -378,7 +357,7 @@ def test_requests_behind_a_waiting_pull_are_answered(wire: WireLike) -> None:
     assert waiting in answers
 
 
-def test_waiting_pull_ends_on_time(wire: WireLike) -> None:
+def test_waiting_pull_ends_on_time(wire: Wire) -> None:
     create_topic(wire, "Ends")
     started = time.monotonic()
     assert pulled(wire, "Ends", 0, sys_flag=6, suspend_ms=300) == (19, [], 0)
@@ -425,7 +404,7 @@ def test_pulls_whose_time_is_over_when_they_are_parked_are_answered(
 
 
 @pytest.mark.slow
-def test_waiting_pull_steps_over_other_tags(wire: WireLike, shared_broker: BrokerLike) -> None:
+def test_waiting_pull_steps_over_other_tags(wire: Wire, shared_broker: BrokerProcess) -> None:
     create_topic(wire, "Tags")
     other = shared_broker.wire()
     waiting = wire.pull("Tags", 0, sys_flag=6, suspend_ms=1500, expression="A")
@@ -443,7 +422,7 @@ def test_waiting_pull_steps_over_other_tags(wire: WireLike, shared_broker: Broke
     assert answer.ext_fields["nextBeginOffset"] == "5"
 
 
-def test_pull_commits_the_offset_it_carries(wire: WireLike) -> None:
+def test_pull_commits_the_offset_it_carries(wire: Wire) -> None:
     wire.send_message("Commit", b"x")
     wire.answer(wire.pull("Commit", 0, group="GC", sys_flag=5, commitOffset="1"))
     answer = wire.call(14, {"consumerGroup": "GC", "topic": "Commit", "queueId": "0"})
@@ -456,7 +435,7 @@ def test_pull_commits_the_offset_it_carries(wire: WireLike) -> None:
 # Offsets -----------------------------------------------------------------------------------------
 
 
-def test_offsets_are_stored_and_found(wire: WireLike) -> None:
+def test_offsets_are_stored_and_found(wire: Wire) -> None:
     create_topic(wire, "Offsets")
     where = {"consumerGroup": "GO", "topic": "Offsets", "queueId": "1"}
     assert wire.call(14, where).ext_fields == {"offset": "0"}  # a new group starts at 0 in a new queue
@@ -470,7 +449,7 @@ def test_offsets_are_stored_and_found(wire: WireLike) -> None:
     assert table.offsets["Offsets@GO"] == {1: 7}
 
 
-def test_offset_of_a_deleted_topic_does_not_skip_messages_of_a_topic_of_the_same_name(wire: WireLike) -> None:
+def test_offset_of_a_deleted_topic_does_not_skip_messages_of_a_topic_of_the_same_name(wire: Wire) -> None:
     for _ in range(3):
         wire.send_message("Stale", b"old")
     where = {"consumerGroup": "GS", "topic": "Stale", "queueId": "0"}
@@ -490,7 +469,7 @@ def test_offset_of_a_deleted_topic_does_not_skip_messages_of_a_topic_of_the_same
 
 
 def test_held_pull_of_a_deleted_topic_is_answered_at_once_with_offset_0(
-    wire: WireLike, shared_broker: BrokerLike
+    wire: Wire, shared_broker: BrokerProcess
 ) -> None:
     wire.send_message("HeldDeleted", b"old")
     waiting = wire.pull("HeldDeleted", 1, sys_flag=6, suspend_ms=15_000)
@@ -511,13 +490,13 @@ def test_held_pull_of_a_deleted_topic_is_answered_at_once_with_offset_0(
     ],
     ids=lambda value: str(value),
 )
-def test_bad_offset_is_not_stored(wire: WireLike, changes: dict[str, str], code: int) -> None:
+def test_bad_offset_is_not_stored(wire: Wire, changes: dict[str, str], code: int) -> None:
     create_topic(wire, "BadOffsets")
     where = {"consumerGroup": "GB", "topic": "BadOffsets", "queueId": "0", "commitOffset": "1"}
     assert wire.call(15, where | changes).code == code
 
 
-def test_bounds_and_search_by_time(wire: WireLike) -> None:
+def test_bounds_and_search_by_time(wire: Wire) -> None:
     for _ in range(3):
         wire.send_message("Bounds", b"x")
     where = {"topic": "Bounds", "queueId": "0"}
@@ -533,7 +512,7 @@ def test_bounds_and_search_by_time(wire: WireLike) -> None:
 
 
 def test_heartbeat_registers_creates_the_retry_topic_and_notifies_first(
-    wire: WireLike, shared_broker: BrokerLike
+    wire: Wire, shared_broker: BrokerProcess
 ) -> None:
     opaque = wire.send(
         RemotingCommand.request(
@@ -560,7 +539,7 @@ def test_heartbeat_registers_creates_the_retry_topic_and_notifies_first(
     assert ConsumerIdList.decode(wire.call(38, {"consumerGroup": "GH"}).body).consumer_ids == ("c1",)
 
 
-def test_closed_connection_leaves_its_group(wire: WireLike, shared_broker: BrokerLike) -> None:
+def test_closed_connection_leaves_its_group(wire: Wire, shared_broker: BrokerProcess) -> None:
     heartbeat(wire, "c1", "GX", "T")
     other = shared_broker.wire()
     heartbeat(other, "c2", "GX", "T")
@@ -570,7 +549,7 @@ def test_closed_connection_leaves_its_group(wire: WireLike, shared_broker: Broke
     assert ConsumerIdList.decode(wire.call(38, {"consumerGroup": "GX"}).body).consumer_ids == ("c1",)
 
 
-def test_group_without_members_is_named(wire: WireLike) -> None:
+def test_group_without_members_is_named(wire: Wire) -> None:
     listed = wire.call(38, {"consumerGroup": "GN"})
     assert (listed.code, listed.remark) == (1, "no consumer for this group, GN")
     connections = wire.call(203, {"consumerGroup": "GN"})
@@ -578,7 +557,7 @@ def test_group_without_members_is_named(wire: WireLike) -> None:
     assert wire.call(204, {"producerGroup": "PN"}).code == 1
 
 
-def test_connections_are_listed(wire: WireLike) -> None:
+def test_connections_are_listed(wire: Wire) -> None:
     heartbeat(wire, "c1", "GL", "T", producer="PL")
     consumer = ConsumerConnection.decode(wire.call(203, {"consumerGroup": "GL"}).body)
     assert [connection.client_id for connection in consumer.connections] == ["c1"]
@@ -586,7 +565,7 @@ def test_connections_are_listed(wire: WireLike) -> None:
     assert wire.call(204, {"producerGroup": "PL"}).code == 0
 
 
-def test_queues_are_locked_for_one_client(wire: WireLike) -> None:
+def test_queues_are_locked_for_one_client(wire: Wire) -> None:
     queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
 
     def lock(client_id: str) -> tuple[MessageQueue, ...]:
@@ -600,7 +579,7 @@ def test_queues_are_locked_for_one_client(wire: WireLike) -> None:
     assert lock("c2") == (queue,)
 
 
-def test_groups_are_configured_and_deleted(wire: WireLike) -> None:
+def test_groups_are_configured_and_deleted(wire: Wire) -> None:
     config = SubscriptionGroupConfig(group_name="GA", consume_enable=False)
     assert wire.call(200, body=config.encode()).code == 0
     assert SubscriptionGroupTable.decode(wire.call(201).body).groups["GA"] == config
@@ -611,14 +590,14 @@ def test_groups_are_configured_and_deleted(wire: WireLike) -> None:
 
 
 @pytest.mark.parametrize("count", [-1, 1025, 2_000_000_000])
-def test_group_with_a_queue_count_outside_its_range_is_refused(wire: WireLike, count: int) -> None:
+def test_group_with_a_queue_count_outside_its_range_is_refused(wire: Wire, count: int) -> None:
     before = wire.call(201).body
     answer = wire.call(200, body=SubscriptionGroupConfig(group_name="GMany", retry_queue_nums=count).encode())
     assert (answer.code, answer.remark) == (29, f"group 'GMany': retryQueueNums {count} is outside 0..1024")
     assert wire.call(201).body == before
 
 
-def test_client_config_is_checked(wire: WireLike) -> None:
+def test_client_config_is_checked(wire: Wire) -> None:
     for kind, code in (("TAG", 0), ("SQL92", 1)):
         subscription = {"topic": "T", "subString": "a", "expressionType": kind}
         body = json.dumps({"clientId": "c", "group": "G", "subscriptionData": subscription}).encode()
@@ -627,7 +606,7 @@ def test_client_config_is_checked(wire: WireLike) -> None:
 
 @pytest.mark.parametrize("code", [34, 41, 42, 200, 18])
 @pytest.mark.parametrize("body", [b"", b"{", b"7", b'{"clientID":[]}', b"\xff\xfe"], ids=range(5))
-def test_malformed_body_is_an_error_answer(wire: WireLike, code: int, body: bytes) -> None:
+def test_malformed_body_is_an_error_answer(wire: Wire, code: int, body: bytes) -> None:
     answer = wire.call(code, body=body)
     assert answer.code in (1, 29)
     assert answer.remark
@@ -637,18 +616,18 @@ def test_malformed_body_is_an_error_answer(wire: WireLike, code: int, body: byte
 # Retry, dead letters, delay ----------------------------------------------------------------------
 
 
-def send_back(wire: WireLike, message_id: str, group: str, **changes: str) -> RemotingCommand:
+def send_back(wire: Wire, message_id: str, group: str, **changes: str) -> RemotingCommand:
     _, offset = parse_offset_message_id(message_id)
     ext = {"offset": str(offset), "group": group, "delayLevel": "0", "maxReconsumeTimes": "16"}
     return wire.call(36, ext | changes)
 
 
-def wait_for_message(wire: WireLike, topic: str, offset: int = 0) -> RemotingCommand:
+def wait_for_message(wire: Wire, topic: str, offset: int = 0) -> RemotingCommand:
     return wire.answer(wire.pull(topic, offset, sys_flag=6, suspend_ms=10_000), 12.0)
 
 
 @pytest.mark.slow
-def test_message_sent_back_returns_after_its_delay(wire: WireLike) -> None:
+def test_message_sent_back_returns_after_its_delay(wire: Wire) -> None:
     sent = wire.send_message(
         "Back", zlib.compress(b"x" * 100), f="1", properties="TAGS\x01A\x02UNIQ_KEY\x01U"
     )
@@ -674,7 +653,7 @@ def test_message_sent_back_returns_after_its_delay(wire: WireLike) -> None:
 @pytest.mark.parametrize(
     "changes", [{"delayLevel": "-1"}, {"maxReconsumeTimes": "0"}], ids=["level", "times"]
 )
-def test_message_goes_to_the_dead_letters(wire: WireLike, changes: dict[str, str]) -> None:
+def test_message_goes_to_the_dead_letters(wire: Wire, changes: dict[str, str]) -> None:
     group = "GDead" + next(iter(changes))
     sent = wire.send_message("Dead", b"x")
     assert send_back(wire, sent.ext_fields["msgId"], group, **changes).code == 0
@@ -683,7 +662,7 @@ def test_message_goes_to_the_dead_letters(wire: WireLike, changes: dict[str, str
     assert decode_properties(message.properties)["RETRY_TOPIC"] == "Dead"
 
 
-def test_send_to_retry_topic_after_too_many_times_is_dead(wire: WireLike) -> None:
+def test_send_to_retry_topic_after_too_many_times_is_dead(wire: Wire) -> None:
     answer = wire.send_message("%RETRY%GSend", b"x", j="17", l="16")
     assert answer.code == 0
     (message,) = decode_messages(wait_for_message(wire, "%DLQ%GSend").body)
@@ -693,7 +672,7 @@ def test_send_to_retry_topic_after_too_many_times_is_dead(wire: WireLike) -> Non
     assert message.reconsume_times == 3
 
 
-def test_message_given_up_by_a_group_that_consumes_in_order_is_dead_at_once(wire: WireLike) -> None:
+def test_message_given_up_by_a_group_that_consumes_in_order_is_dead_at_once(wire: Wire) -> None:
     # A client of a group that consumes in order gives a message up. It sends the number of tries (j), which
     # is equal to the limit (l). For any other group, the broker would permit one more try.
     queue = {"topic": "Ordered", "brokerName": "broker-a", "queueId": 0}
@@ -708,13 +687,13 @@ def test_message_given_up_by_a_group_that_consumes_in_order_is_dead_at_once(wire
     assert message.body == b"y"
 
 
-def test_sendback_of_an_unknown_message_is_refused(wire: WireLike) -> None:
+def test_sendback_of_an_unknown_message_is_refused(wire: Wire) -> None:
     answer = wire.call(36, {"offset": "123456789", "group": "GU", "delayLevel": "0"})
     assert (answer.code, answer.remark) == (1, "look message by offset failed, 123456789")
 
 
 @pytest.mark.slow
-def test_delayed_message_appears_later_in_its_own_queue(wire: WireLike) -> None:
+def test_delayed_message_appears_later_in_its_own_queue(wire: Wire) -> None:
     create_topic(wire, "Delayed")
     started = time.monotonic()
     answer = wire.send_message("Delayed", b"x", queue_id=2, properties="DELAY\x012\x02TAGS\x01A\x02")
@@ -732,7 +711,7 @@ def test_delayed_message_appears_later_in_its_own_queue(wire: WireLike) -> None:
 # Topics and inspection ---------------------------------------------------------------------------
 
 
-def test_topic_is_created_changed_and_deleted(wire: WireLike) -> None:
+def test_topic_is_created_changed_and_deleted(wire: Wire) -> None:
     assert create_topic(wire, "Life", queues=2).code == 0
     before = json.loads(wire.call(21).body)["dataVersion"]
     assert create_topic(wire, "Life", queues=2).code == 0
@@ -750,7 +729,7 @@ def test_topic_is_created_changed_and_deleted(wire: WireLike) -> None:
     assert wire.call(215, {"topic": "Life"}).code == 0
 
 
-def test_topic_deleted_and_created_again_is_empty(wire: WireLike) -> None:
+def test_topic_deleted_and_created_again_is_empty(wire: Wire) -> None:
     wire.send_message("Again", b"old")
     wire.call(215, {"topic": "Again"})
     create_topic(wire, "Again")
@@ -770,14 +749,14 @@ def test_topic_deleted_and_created_again_is_empty(wire: WireLike) -> None:
         ("Filter", {"topicFilterType": "ANY_TAG"}, "'ANY_TAG': allowed are SINGLE_TAG, MULTI_TAG"),
     ],
 )
-def test_refused_topic_says_why(wire: WireLike, topic: str, changes: dict[str, str], remark: str) -> None:
+def test_refused_topic_says_why(wire: Wire, topic: str, changes: dict[str, str], remark: str) -> None:
     numbers = {"readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
     answer = wire.call(17, {"topic": topic, "defaultTopic": "TBW102"} | numbers | changes)
     assert answer.code == 29
     assert remark in (answer.remark or "")
 
 
-def test_topics_are_created_from_a_list_all_or_none(wire: WireLike) -> None:
+def test_topics_are_created_from_a_list_all_or_none(wire: Wire) -> None:
     good = [TopicConfig(topic_name=f"List{number}").to_json() for number in range(3)]
     bad = [*good, TopicConfig(topic_name="TBW102").to_json()]
     assert wire.call(18, body=json.dumps({"topicConfigList": bad}).encode()).code == 29
@@ -786,7 +765,7 @@ def test_topics_are_created_from_a_list_all_or_none(wire: WireLike) -> None:
     assert wire.call(351, {"topic": "List2"}).code == 0
 
 
-def test_topic_and_consume_statistics(wire: WireLike) -> None:
+def test_topic_and_consume_statistics(wire: Wire) -> None:
     for _ in range(3):
         wire.send_message("Stats", b"x", queue_id=1)
     stats = TopicStats.decode(wire.call(202, {"topic": "Stats"}).body)
@@ -802,7 +781,7 @@ def test_topic_and_consume_statistics(wire: WireLike) -> None:
     assert (missing.code, missing.remark) == (17, "topic[NoSuchTopic] not exist")
 
 
-def test_system_topics_and_runtime_figures(wire: WireLike) -> None:
+def test_system_topics_and_runtime_figures(wire: Wire) -> None:
     assert "TBW102" in TopicList.decode(wire.call(305).body).topics
     table = KVTable.decode(wire.call(28).body).table
     needed = {
@@ -822,7 +801,7 @@ def test_system_topics_and_runtime_figures(wire: WireLike) -> None:
     assert len(table["putTps"].split()) == 3
 
 
-def test_settings_are_read_and_changed_within_the_allow_list(wire: WireLike) -> None:
+def test_settings_are_read_and_changed_within_the_allow_list(wire: Wire) -> None:
     answer = wire.call(26)
     assert "brokerName=broker-a\n" in answer.body.decode()
     counter = json.loads(answer.ext_fields["version"])["counter"]
@@ -838,6 +817,6 @@ def test_settings_are_read_and_changed_within_the_allow_list(wire: WireLike) -> 
     assert json.loads(changed.ext_fields["version"])["counter"] == counter + 1
 
 
-def test_offset_without_a_message_is_named(wire: WireLike) -> None:
+def test_offset_without_a_message_is_named(wire: Wire) -> None:
     answer = wire.call(33, {"offset": "1"})
     assert (answer.code, answer.remark) == (1, "can not find message by the offset, 1")

@@ -18,7 +18,7 @@ from routekeeper.broker.requests.sending import send
 from routekeeper.broker.requests.tags import tags_code, tags_of
 from routekeeper.broker.tables.state import BrokerState, Call, Later
 from routekeeper.remoting.command import RemotingCommand
-from routekeeper.remoting.message import Host, decode_messages
+from routekeeper.remoting.message import Host, decode_messages, tag_hash
 from routekeeper.remoting.route import TopicConfig
 from tests.broker.states import NOW, state_in
 
@@ -168,8 +168,9 @@ def test_kinds_that_are_remembered_are_bounded(
     [
         *(("", ""), ("TAGS\x01A\x02", "A"), ("TAGS\x01A", "A"), ("B\x01x\x02TAGS\x01A\x02", "A")),
         *(("XTAGS\x01A\x02", ""), ("TAGS\x01A\x02TAGS\x01B\x02", "B"), ("TAGS\x01\x02", "")),
-        *(("XTAGS\x01A\x02TAGS\x01B", "B"), ("K\x01TAGS\x01A\x02", "")),
+        *(("XTAGS\x01A\x02TAGS\x01B", "B"), ("K\x01TAGS\x01A\x02", ""), ("TAGS\x01A\x02K\x01k", "A")),
     ],
 )
 def test_tags_are_found_in_property_text(text: str, tags: str) -> None:
     assert tags_of(text) == tags
+    assert tags_code(text) == (tag_hash(tags) if tags else 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import orjson
@@ -17,20 +17,13 @@ from routekeeper.broker.tables.state import BrokerState, Call, Later, Stepwise
 from routekeeper.remoting.bodies import HeartbeatData, SubscriptionGroupConfig
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.route import TopicConfig
-from tests.broker.states import HOST, NOW, state_in
+from tests.broker.states import HOST, NOW
 from tests.cost import TRIES, least_cpu_s
 
 GROUPS, QUEUES = 30_000, 8
 #: Largest number of queues of a topic.
 MOST = 65_536
 TURN_S = 0.05
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[BrokerState]:
-    made = state_in(tmp_path, TopicConfig(topic_name="T"))
-    yield made
-    made.store.log.close()
 
 
 @pytest.mark.slow

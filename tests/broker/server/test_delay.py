@@ -6,7 +6,6 @@ import asyncio
 import errno
 import math
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,13 +22,6 @@ from routekeeper.broker.tables.topics import SCHEDULE_TOPIC
 from routekeeper.remoting.message import StoredMessage, decode_messages
 from routekeeper.remoting.route import TopicConfig
 from tests.broker.states import HOST, NOW, state_in
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[BrokerState]:
-    made = state_in(tmp_path, TopicConfig(topic_name="T"))
-    yield made
-    made.store.log.close()
 
 
 def schedule(state: BrokerState, body: bytes, level: int, *, at: int = NOW, topic: str = "T") -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 
 from routekeeper.remoting.bodies import KVTable
-from tests.broker.requests.test_requests import WireLike
+from tests.broker.conftest import Wire
 from tests.golden.starts import RELEASES
 from tests.waiting import wait_until
 
@@ -93,7 +93,7 @@ def test_the_recorded_answer_of_apache_can_be_exported() -> None:
     assert found["putMessageDistributeTime"]["10s~"] == 0
 
 
-def test_our_answer_can_be_exported(wire: WireLike) -> None:
+def test_our_answer_can_be_exported(wire: Wire) -> None:
     before = exported(KVTable.decode(wire.call(28).body).table)
     for number in range(3):
         assert wire.send_message("Exported", b"x" * 1000, properties=f"KEYS\x01{number}\x02").code == 0
@@ -108,7 +108,7 @@ def test_our_answer_can_be_exported(wire: WireLike) -> None:
 
 
 @pytest.mark.slow
-def test_pulls_that_found_nothing_are_part_of_all_pulls(wire: WireLike) -> None:
+def test_pulls_that_found_nothing_are_part_of_all_pulls(wire: Wire) -> None:
     assert wire.send_message("Pulled", b"x").code == 0
     for offset in (0, 1, 1):
         wire.answer(wire.pull("Pulled", offset))
@@ -124,7 +124,7 @@ def test_pulls_that_found_nothing_are_part_of_all_pulls(wire: WireLike) -> None:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_every_key_that_apache_answers_is_there(wire: WireLike, release: str) -> None:
+def test_every_key_that_apache_answers_is_there(wire: Wire, release: str) -> None:
     def without_path(key: str) -> str:
         return re.sub(r"^(commitLogDiskRatio_)/.*", r"\1", key)
 

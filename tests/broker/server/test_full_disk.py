@@ -14,7 +14,7 @@ import pytest
 from tests.broker.conftest import WAIT_S, BrokerProcess, StartBroker, Wire
 from tests.broker.disks import fill, resize, small_disk
 from tests.broker.server.test_http import Figures, figure, figures, get
-from tests.broker.server.test_sync_flush import Broker, settings, with_broker
+from tests.broker.server.test_sync_flush import running_broker, settings
 from tests.ports import free_addresses
 from tests.waiting import wait_until
 
@@ -115,6 +115,7 @@ def test_table_that_cannot_be_written_makes_a_broker_not_ready_until_it_is_writt
     # A send to a new topic needs a larger topic table, which does not fit on the disk.
     refused = wire.send_message("New", b"x")
     assert refused.code == SERVICE_NOT_AVAILABLE
+    assert "cannot write topics.json" in (refused.remark or "")
     status, text = get(http_of(broker), "/readyz")
     assert status == 503
     assert "No space left on device" in text
@@ -128,7 +129,7 @@ def test_table_that_cannot_be_written_makes_a_broker_not_ready_until_it_is_writt
     assert broker.stop() == 0
 
 
-def test_hung_disk_is_one_warning_and_not_ready_until_it_answers(
+async def test_hung_disk_is_one_warning_and_not_ready_until_it_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (addr,) = free_addresses(1)
@@ -145,7 +146,10 @@ def test_hung_disk_is_one_warning_and_not_ready_until_it_answers(
     async def is_ready() -> bool:
         return await asyncio.to_thread(get, addr, "/readyz") == (200, "ready\n")
 
-    async def act(broker: Broker) -> None:
+    monkeypatch.setattr(os, "fdatasync", hung)
+    # The timeout is long: if a busy machine pauses this process, a sync takes longer, too.
+    config = settings(flush_disk_type="SYNC_FLUSH", http=addr, sync_flush_timeout_ms=4000)  # type: ignore[arg-type]
+    async with running_broker(tmp_path, config) as broker:
         assert (await broker.send(b"x")).code == 0
         assert told() == []
         answers.clear()
@@ -158,9 +162,4 @@ def test_hung_disk_is_one_warning_and_not_ready_until_it_answers(
         answers.set()
         await asyncio.to_thread(wait_until, lambda: len(told()) == 2, "a line says that it is over")
         assert await is_ready()
-
-    monkeypatch.setattr(os, "fdatasync", hung)
-    # The timeout is long: if a busy machine pauses this process, a sync takes longer, too.
-    config = settings(flush_disk_type="SYNC_FLUSH", http=addr, sync_flush_timeout_ms=4000)  # type: ignore[arg-type]
-    asyncio.run(with_broker(tmp_path, config, act))
     assert told() == [("WARNING", "not ready reason"), ("WARNING", "ready again after_s")]

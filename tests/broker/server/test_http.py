@@ -7,15 +7,14 @@ import errno
 import http.client
 import json
 import os
+import re
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from routekeeper.broker.config import BrokerConfig
-from routekeeper.broker.server.http import HttpServer
 from routekeeper.broker.server.loading import load_broker
 from routekeeper.broker.server.metrics import Samples, encode, gather
 from routekeeper.broker.store.files import DISK
@@ -27,7 +26,7 @@ from routekeeper.remoting.message import Host
 from routekeeper.remoting.route import TopicConfig
 from routekeeper.remoting.transport.server_hooks import ServerHooks
 from tests.broker.conftest import StartBroker
-from tests.broker.server.test_sync_flush import Broker, settings, with_broker
+from tests.broker.server.test_sync_flush import running_broker, settings
 from tests.ports import free_addresses
 
 HOST = Host("127.0.0.1", 10911)
@@ -108,10 +107,6 @@ def test_who_asks_for_health_is_answered_and_nobody_for_more(start_broker: Start
     # A page of another host must not read the metrics through a visitor's browser (DNS rebinding).
     assert get(addr, "/metrics", host="evil.example:80")[0] == 421
     assert broker.stop() == 0
-
-
-def test_without_being_asked_for_there_is_no_http(start_broker: StartBroker) -> None:
-    assert "http=" not in start_broker().ready_line
 
 
 @pytest.fixture
@@ -198,36 +193,7 @@ def test_names_of_strangers_forge_no_lines(state: BrokerState) -> None:
     assert figure(found, "rocketmq_consumer_offset", **BROKER, topic="T", group='a"} 1\nforged 7 # \\') == 1
 
 
-# The HTTP server alone ---------------------------------------------------------------------------
-
-
-def served(act: Callable[[HttpServer, str], Awaitable[None]]) -> None:
-    async def metrics() -> bytes:
-        return b""
-
-    async def main() -> None:
-        server = HttpServer(metrics=metrics, refusing=lambda: "the disk is gone")
-        addr = await server.start("127.0.0.1", 0)
-        try:
-            await act(server, addr)
-        finally:
-            await server.close()
-
-    asyncio.run(main())
-
-
-def test_a_broker_that_takes_no_messages_is_not_ready_and_says_why() -> None:
-    async def act(server: HttpServer, addr: str) -> None:
-        assert await asyncio.to_thread(get, addr, "/readyz") == (
-            503,
-            "not ready: the disk is gone\n",
-        )
-        assert (await asyncio.to_thread(get, addr, "/healthz"))[0] == 200
-
-    served(act)
-
-
-def test_broker_whose_disk_does_not_sync_is_ready_no_more(
+async def test_broker_whose_disk_does_not_sync_is_ready_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (addr,) = free_addresses(1)
@@ -235,15 +201,19 @@ def test_broker_whose_disk_does_not_sync_is_ready_no_more(
     def broken(fd: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    async def act(broker: Broker) -> None:
+    async with running_broker(tmp_path, settings(flush_disk_type="SYNC_FLUSH", http=addr)) as broker:
         assert await asyncio.to_thread(get, addr, "/readyz") == (200, "ready\n")
         monkeypatch.setattr(os, "fdatasync", broken)
         # Code 10 is RocketMQ's FLUSH_DISK_TIMEOUT: the message is stored, but may not survive a power cut.
-        assert (await broker.send(b"x")).code == 10
+        first, second = await broker.send(b"x"), await broker.send(b"y")
+        assert (first.code, first.ext_fields["queueOffset"]) == (10, "0")
+        assert second.code == 14
+        assert "sync of" in (second.remark or "")
         status, text = await asyncio.to_thread(get, addr, "/readyz")
         assert status == 503
-        assert text.startswith("not ready: no messages are taken: sync of ")
+        assert re.match("not ready: no messages are taken: (cannot write queue files: )?sync of ", text)
         assert "Input/output error" in text
         assert await asyncio.to_thread(get, addr, "/healthz") == (200, "ok\n")
-
-    asyncio.run(with_broker(tmp_path, settings(flush_disk_type="SYNC_FLUSH", http=addr), act))
+        found = figures((await asyncio.to_thread(get, addr, "/metrics"))[1])
+        assert figure(found, "mqbroker_disk_state", state="refusing") == 1
+        assert figure(found, "mqbroker_disk_state", state="ok") == 0

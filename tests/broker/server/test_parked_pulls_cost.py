@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -25,13 +25,6 @@ from routekeeper.remoting.route import TopicConfig
 from tests.broker.server.test_pull_shares import FIELDS
 from tests.broker.states import HOST, NOW, state_in
 from tests.cost import TRIES, least_cpu_s
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[BrokerState]:
-    made = state_in(tmp_path, TopicConfig(topic_name="T"))
-    yield made
-    made.store.log.close()
 
 
 def test_many_pulls_of_one_queue_leave_quickly_with_their_connection() -> None:
@@ -159,15 +152,3 @@ def test_deletion_of_a_topic_with_many_queues_leaves_the_loop_to_others(state: B
     # To search all queues in a single step would take 20 ms. With a plain dict, the search would take
     # seconds: to find the first key of a dict, Python steps over all keys that were removed before this key.
     assert min(asyncio.run(longest_turn_s()) for _ in range(TRIES)) < 0.01
-
-
-def test_a_broker_that_ends_answers_all_waiting_pulls(state: BrokerState) -> None:
-    answered: list[int] = []
-
-    async def main() -> None:
-        waiting = waiting_in(state, answered)
-        park_all(state, waiting, deadline=asyncio.get_running_loop().time() + 60.0)
-        waiting.end()
-
-    asyncio.run(main())
-    assert answered == list(range(COUNT))

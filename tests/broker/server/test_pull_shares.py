@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,8 +14,7 @@ from routekeeper.broker.tables.long_polling import PULL_BYTES_MAX, PULLS_MAX
 from routekeeper.broker.tables.state import BrokerState, Call
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.message import Host
-from routekeeper.remoting.route import TopicConfig
-from tests.broker.states import NOW, state_in
+from tests.broker.states import NOW
 
 FIELDS = {
     "consumerGroup": "G",
@@ -30,13 +27,6 @@ FIELDS = {
     "subscription": "*",
 }
 ONE, OTHER = "192.0.2.7", "192.0.2.8"
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[BrokerState]:
-    made = state_in(tmp_path, TopicConfig(topic_name="T"))
-    yield made
-    made.store.log.close()
 
 
 def pull_from(state: BrokerState, host: str, *, connection: int = 1) -> Pull:
@@ -54,50 +44,39 @@ def held(pulls: WaitingPulls, pull: Pull, count: int) -> int:
     return sum(pulls.park(pull, deadline=deadline) for _ in range(count))
 
 
-def run(state: BrokerState, main: Callable[[WaitingPulls], Awaitable[None]]) -> None:
-    async def inner() -> None:
-        delay = DelayService(state, delivered=lambda: None)
-        await main(WaitingPulls(state, delay=delay, send=lambda _, __: None))
-
-    asyncio.run(inner())
+def waiting_pulls(state: BrokerState) -> WaitingPulls:
+    delay = DelayService(state, delivered=lambda: None)
+    return WaitingPulls(state, delay=delay, send=lambda _, __: None)
 
 
 @pytest.mark.slow
-def test_one_host_leaves_half_of_the_places_to_others(state: BrokerState) -> None:
-    async def main(pulls: WaitingPulls) -> None:
-        assert held(pulls, pull_from(state, ONE), PULLS_MAX) == PULLS_MAX // 2
-        assert held(pulls, pull_from(state, OTHER, connection=2), 1) == 1
-        pulls.drop(1)
-        assert held(pulls, pull_from(state, ONE, connection=3), 1) == 1
-
-    run(state, main)
+async def test_one_host_leaves_half_of_the_places_to_others(state: BrokerState) -> None:
+    pulls = waiting_pulls(state)
+    assert held(pulls, pull_from(state, ONE), PULLS_MAX) == PULLS_MAX // 2
+    assert held(pulls, pull_from(state, OTHER, connection=2), 1) == 1
+    pulls.drop(1)
+    assert held(pulls, pull_from(state, ONE, connection=3), 1) == 1
 
 
-def test_one_host_leaves_half_of_the_bytes_to_others(state: BrokerState) -> None:
-    async def main(pulls: WaitingPulls) -> None:
-        codes = frozenset(range(50_000))
-        large = msgspec.structs.replace(pull_from(state, ONE), codes=codes)
-        assert held(pulls, large, 100) == PULL_BYTES_MAX // 2 // large.size
-        other = msgspec.structs.replace(pull_from(state, OTHER, connection=2), codes=codes)
-        assert held(pulls, other, 1) == 1
-
-    run(state, main)
+async def test_one_host_leaves_half_of_the_bytes_to_others(state: BrokerState) -> None:
+    pulls = waiting_pulls(state)
+    codes = frozenset(range(50_000))
+    large = msgspec.structs.replace(pull_from(state, ONE), codes=codes)
+    assert held(pulls, large, 100) == PULL_BYTES_MAX // 2 // large.size
+    other = msgspec.structs.replace(pull_from(state, OTHER, connection=2), codes=codes)
+    assert held(pulls, other, 1) == 1
 
 
 @pytest.mark.slow
-def test_an_ipv6_network_is_one_host(state: BrokerState) -> None:
-    async def main(pulls: WaitingPulls) -> None:
-        half = PULLS_MAX // 2
-        assert held(pulls, pull_from(state, "2001:db8::1"), half) == half
-        assert held(pulls, pull_from(state, "2001:db8::2", connection=2), 1) == 0
-        assert held(pulls, pull_from(state, "2001:db8:1::1", connection=3), 1) == 1
-
-    run(state, main)
+async def test_an_ipv6_network_is_one_host(state: BrokerState) -> None:
+    pulls = waiting_pulls(state)
+    half = PULLS_MAX // 2
+    assert held(pulls, pull_from(state, "2001:db8::1"), half) == half
+    assert held(pulls, pull_from(state, "2001:db8::2", connection=2), 1) == 0
+    assert held(pulls, pull_from(state, "2001:db8:1::1", connection=3), 1) == 1
 
 
 @pytest.mark.slow
-def test_loopback_may_take_all_places(state: BrokerState) -> None:
-    async def main(pulls: WaitingPulls) -> None:
-        assert held(pulls, pull_from(state, "127.0.0.1"), PULLS_MAX + 1) == PULLS_MAX
-
-    run(state, main)
+async def test_loopback_may_take_all_places(state: BrokerState) -> None:
+    pulls = waiting_pulls(state)
+    assert held(pulls, pull_from(state, "127.0.0.1"), PULLS_MAX + 1) == PULLS_MAX

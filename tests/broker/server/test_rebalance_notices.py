@@ -31,7 +31,7 @@ def members_of(wire: Wire, group: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("leaving", [1, 5, 20, 60])
+@pytest.mark.parametrize("leaving", [1, 60])
 def test_member_gets_at_most_two_notices_of_many_that_leave_in_one_iteration(leaving: int) -> None:
     members = {group: list(range(leaving + 1)) for group in GROUPS}
     told: Counter[str] = Counter()

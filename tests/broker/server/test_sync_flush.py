@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import errno
+import contextlib
 import os
 import threading
 import tracemalloc
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -20,7 +20,7 @@ from routekeeper.broker.server.process import BrokerServer
 from routekeeper.remoting.bodies import SubscriptionGroupConfig
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.transport.aio import RemotingClient
-from tests.waiting import WITHIN_S, until
+from tests.waiting import until
 
 
 class Broker:
@@ -39,17 +39,16 @@ class Broker:
         return await self.call(310, fields | {"b": topic, "i": properties}, body)
 
 
-async def with_broker(
-    directory: Path, config: BrokerConfig, act: Callable[[Broker], Awaitable[None]]
-) -> None:
-    """Run a broker and ``act`` on one event loop."""
+@contextlib.asynccontextmanager
+async def running_broker(directory: Path, config: BrokerConfig) -> AsyncIterator[Broker]:
+    """Run a broker on this event loop."""
     stop = asyncio.Event()
     bound: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     async with asyncio.TaskGroup() as group, RemotingClient(outstanding_max=10_000) as client:
         group.create_task(BrokerServer(config, directory).run(stop, bound.set_result))
         broker = Broker(client, await bound)
         try:
-            await act(broker)
+            yield broker
         finally:
             stop.set()
 
@@ -58,7 +57,7 @@ def settings(**changes: str) -> BrokerConfig:
     return BrokerConfig(listen_port=0, **changes)  # type: ignore[arg-type]
 
 
-def test_no_answer_before_the_sync_and_one_sync_for_all_that_wait(
+async def test_no_answer_before_the_sync_and_one_sync_for_all_that_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, opened = os.fdatasync, threading.Event()
@@ -70,7 +69,8 @@ def test_no_answer_before_the_sync_and_one_sync_for_all_that_wait(
             assert opened.wait(30)
         real(fd)
 
-    async def act(broker: Broker) -> None:
+    monkeypatch.setattr(os, "fdatasync", slow)
+    async with running_broker(tmp_path, settings(flush_disk_type="SYNC_FLUSH")) as broker:
         opened.set()
         assert (await broker.send(b"first")).code == 0  # creates the topic
         opened.clear()
@@ -85,12 +85,9 @@ def test_no_answer_before_the_sync_and_one_sync_for_all_that_wait(
         # and a checkpoint may add some.
         assert len(calls) - before <= 5
 
-    monkeypatch.setattr(os, "fdatasync", slow)
-    asyncio.run(with_broker(tmp_path, settings(flush_disk_type="SYNC_FLUSH"), act))
-
 
 @pytest.mark.slow
-def test_messages_that_wait_for_the_disk_take_little_memory(
+async def test_messages_that_wait_for_the_disk_take_little_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, opened = os.fdatasync, threading.Event()
@@ -104,7 +101,8 @@ def test_messages_that_wait_for_the_disk_take_little_memory(
     def size() -> int:
         return sum(file.read_bytes().count(body) for file in written.iterdir())
 
-    async def act(broker: Broker) -> None:
+    monkeypatch.setattr(os, "fdatasync", slow)
+    async with running_broker(tmp_path, settings(flush_disk_type="SYNC_FLUSH")) as broker:
         opened.set()
         assert (await broker.send(body)).code == 0  # creates the topic
         opened.clear()
@@ -119,80 +117,38 @@ def test_messages_that_wait_for_the_disk_take_little_memory(
         assert {answer.code for answer in await asyncio.gather(*waiting)} == {0}
         assert taken < count * len(body) / 4
 
-    monkeypatch.setattr(os, "fdatasync", slow)
-    asyncio.run(with_broker(tmp_path, settings(flush_disk_type="SYNC_FLUSH"), act))
 
-
-def test_asynchronous_flush_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_asynchronous_flush_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = threading.Event()
 
     def slow(fd: int) -> None:
         assert opened.wait(30)
 
-    async def act(broker: Broker) -> None:
+    monkeypatch.setattr(os, "fdatasync", slow)
+    async with running_broker(tmp_path, settings()) as broker:
         assert (await broker.send(b"x")).code == 0
         opened.set()
 
-    monkeypatch.setattr(os, "fdatasync", slow)
-    asyncio.run(with_broker(tmp_path, settings(), act))
 
-
-def test_disk_that_cannot_sync_ends_acknowledging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(fd: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    async def act(broker: Broker) -> None:
-        first = await broker.send(b"x")
-        assert first.code == 10
-        assert first.ext_fields["queueOffset"] == "0"
-        second = await broker.send(b"y")
-        assert second.code == 14
-        assert "sync of" in (second.remark or "")
-
-    monkeypatch.setattr(os, "fdatasync", broken)
-    asyncio.run(with_broker(tmp_path, settings(flush_disk_type="SYNC_FLUSH"), act))
-
-
-def test_slow_disk_answers_flush_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_disk_answers_flush_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = threading.Event()
 
     def slow(fd: int) -> None:
         assert opened.wait(30)
 
-    async def act(broker: Broker) -> None:
+    monkeypatch.setattr(os, "fdatasync", slow)
+    config = BrokerConfig(listen_port=0, flush_disk_type="SYNC_FLUSH", sync_flush_timeout_ms=100)
+    async with running_broker(tmp_path, config) as broker:
         answer = await broker.send(b"x")
         assert answer.code == 10
         assert answer.ext_fields["TRACE_ON"] == "true"
         opened.set()
 
-    monkeypatch.setattr(os, "fdatasync", slow)
-    config = BrokerConfig(listen_port=0, flush_disk_type="SYNC_FLUSH", sync_flush_timeout_ms=100)
-    asyncio.run(with_broker(tmp_path, config, act))
-
 
 @pytest.mark.slow
-def test_topic_that_cannot_be_written_is_not_acknowledged(tmp_path: Path) -> None:
-    obstacle = tmp_path / "config" / "topics.json.tmp"
-
-    async def act(broker: Broker) -> None:
-        obstacle.mkdir()
-        refused = await broker.send(b"x")
-        assert refused.code == 14
-        assert "cannot write topics.json" in (refused.remark or "")
-        assert (await broker.send(b"x")).code == 14
-        obstacle.rmdir()
-        async with asyncio.timeout(WITHIN_S):
-            while (await broker.send(b"x")).code != 0:
-                pass
-
-    asyncio.run(with_broker(tmp_path, settings(), act))
-
-
-@pytest.mark.slow
-def test_group_that_cannot_be_written_is_not_acknowledged(tmp_path: Path) -> None:
+async def test_group_that_cannot_be_written_is_not_acknowledged(tmp_path: Path) -> None:
     obstacle = tmp_path / "config" / "subscriptionGroup.json.tmp"
-
-    async def act(broker: Broker) -> None:
+    async with running_broker(tmp_path, settings()) as broker:
         assert (await broker.send(b"x")).code == 0  # now the topic table's folder exists
         obstacle.mkdir()
         body = SubscriptionGroupConfig(group_name="G", retry_max_times=3).encode()
@@ -203,16 +159,15 @@ def test_group_that_cannot_be_written_is_not_acknowledged(tmp_path: Path) -> Non
         assert (await broker.call(200, body=body)).code == 0
         assert b'"retryMaxTimes":3' in (tmp_path / "config" / "subscriptionGroup.json").read_bytes()
 
-    asyncio.run(with_broker(tmp_path, settings(), act))
-
 
 @pytest.mark.slow
-def test_offsets_that_cannot_be_written_are_not_acknowledged_and_are_written_later(tmp_path: Path) -> None:
+async def test_offsets_that_cannot_be_written_are_not_acknowledged_and_are_written_later(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "config" / "consumerOffset.json"
     obstacle = file.with_name(file.name + ".tmp")
     clone = {"srcGroup": "G", "destGroup": "H", "topic": "T", "offline": "true"}
-
-    async def act(broker: Broker) -> None:
+    async with running_broker(tmp_path, settings()) as broker:
         assert (await broker.send(b"x")).code == 0  # now the topic table's folder exists
         offset = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "1"}
         obstacle.mkdir()
@@ -228,17 +183,18 @@ def test_offsets_that_cannot_be_written_are_not_acknowledged_and_are_written_lat
         assert (await broker.call(314, clone | {"destGroup": "I"})).code == 0
         assert b'"T@I":{0:1}' in file.read_bytes()
 
-    asyncio.run(with_broker(tmp_path, settings(), act))
 
-
-def test_sender_that_does_not_want_to_wait_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sender_that_does_not_want_to_wait_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real, opened = os.fdatasync, threading.Event()
 
     def slow(fd: int) -> None:
         assert opened.wait(30)
         real(fd)
 
-    async def act(broker: Broker) -> None:
+    monkeypatch.setattr(os, "fdatasync", slow)
+    async with running_broker(tmp_path, settings(flush_disk_type="SYNC_FLUSH")) as broker:
         opened.set()
         assert (await broker.send(b"x")).code == 0  # creates the topic
         opened.clear()
@@ -247,9 +203,6 @@ def test_sender_that_does_not_want_to_wait_does_not(tmp_path: Path, monkeypatch:
         assert not waiting.done()
         opened.set()
         assert (await waiting).code == 0
-
-    monkeypatch.setattr(os, "fdatasync", slow)
-    asyncio.run(with_broker(tmp_path, settings(flush_disk_type="SYNC_FLUSH"), act))
 
 
 def test_all_whose_answers_may_wait_are_asked_before_they_take_effect() -> None:
@@ -267,7 +220,7 @@ def test_all_whose_answers_may_wait_are_asked_before_they_take_effect() -> None:
 
 
 @pytest.mark.slow
-def test_message_that_is_answered_with_overload_is_not_stored(
+async def test_message_that_is_answered_with_overload_is_not_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, opened = os.fdatasync, threading.Event()
@@ -276,7 +229,11 @@ def test_message_that_is_answered_with_overload_is_not_stored(
         assert opened.wait(30)
         real(fd)
 
-    async def act(broker: Broker) -> None:
+    monkeypatch.setattr(os, "fdatasync", slow)
+    # On a busy machine, 4500 sends take longer than the default timeout. With that timeout, some sends would
+    # get code 10 and count as answered.
+    config = BrokerConfig(listen_port=0, flush_disk_type="SYNC_FLUSH", sync_flush_timeout_ms=60_000)
+    async with running_broker(tmp_path, config) as broker:
         opened.set()
         assert (await broker.send(b"x")).code == 0  # creates the topic
         opened.clear()
@@ -293,9 +250,3 @@ def test_message_that_is_answered_with_overload_is_not_stored(
         assert all((answer.remark or "").startswith("[OVERLOAD]") for answer in busy)
         stored = await broker.call(30, {"topic": "T", "queueId": "0"})
         assert int(stored.ext_fields["offset"]) == 1 + 4096
-
-    monkeypatch.setattr(os, "fdatasync", slow)
-    # On a busy machine, 4500 sends take longer than the default timeout. With that timeout, some sends would
-    # get code 10 and count as answered.
-    config = BrokerConfig(listen_port=0, flush_disk_type="SYNC_FLUSH", sync_flush_timeout_ms=60_000)
-    asyncio.run(with_broker(tmp_path, config, act))

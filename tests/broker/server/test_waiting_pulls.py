@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -22,15 +20,7 @@ from routekeeper.broker.tables.state import BrokerState
 from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.message import decode_messages
-from routekeeper.remoting.route import TopicConfig
-from tests.broker.states import HOST, NOW, state_in
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[BrokerState]:
-    made = state_in(tmp_path, TopicConfig(topic_name="T"))
-    yield made
-    made.store.log.close()
+from tests.broker.states import HOST, NOW
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from routekeeper.broker.store import message_index
 from routekeeper.broker.store.files import Disk
 from routekeeper.broker.store.message_index import KEYS_MAX
 from routekeeper.broker.store.messages import INDEXED_AT_ONCE, Draft, MessageStore
+from tests.broker.store import test_index
 from tests.broker.store.test_index import HOST, find
 
 #: Largest number of entries that one step may index: the bound of a step plus the keys of its last message.
@@ -40,13 +41,12 @@ class FullDisk(Disk):
         return super().open(path, create=create, empty=empty)
 
 
-class Stores:
-    """Opens one store again and again."""
+class Stores(test_index.Stores):
+    """Opens one store, which has larger files, again and again."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
+        super().__init__(directory)
         self.disk = FullDisk()
-        self._opened: list[MessageStore] = []
 
     def open(self, *, index_messages: int = 100_000) -> MessageStore:
         self.close()
@@ -63,11 +63,6 @@ class Stores:
         )
         self._opened.append(store)
         return store
-
-    def close(self) -> None:
-        for store in self._opened:
-            store.log.close()
-        self._opened.clear()
 
     @property
     def files(self) -> list[Path]:

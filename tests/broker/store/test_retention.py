@@ -7,9 +7,10 @@ young files.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ import pytest
 from routekeeper.broker.config import BrokerConfig, apply_properties
 from routekeeper.broker.store.files import Disk
 from routekeeper.broker.store.retention import Removal, parse_hours, removal
-from tests.broker.server.test_sync_flush import Broker, settings, with_broker
+from tests.broker.server.test_sync_flush import Broker, running_broker, settings
 from tests.waiting import until
 
 
@@ -66,26 +67,24 @@ DEFAULTS = {
 }
 
 
-def with_files(
-    directory: Path, hours: str, act: Callable[[Broker, list[Path]], object], *, first: str = ""
-) -> None:
-    """Run a broker with three full log files and a new one; pass the files to ``act``, the oldest first.
+@contextlib.asynccontextmanager
+async def with_files(
+    directory: Path, hours: str, *, first: str = ""
+) -> AsyncIterator[tuple[Broker, list[Path]]]:
+    """Run a broker with three full log files and a new one; yield it and the files, the oldest first.
 
     Args:
         first: Properties of the first message.
     """
     values = {"maxMessageSize": "1024", "mappedFileSizeCommitLog": str(65 * 1024 + 512), "deleteWhen": hours}
     config = apply_properties(settings(), values)[0]
-
-    async def main(broker: Broker) -> None:
+    config.validate()
+    async with running_broker(directory, config) as broker:
         assert (await broker.send(b"first", properties=first)).code == 0
         while len(files := sorted((directory / "commitlog").glob("0*"))) < 4:
             answers = await asyncio.gather(*(broker.send(b"x" * 1000) for _ in range(20)))
             assert {answer.code for answer in answers} == {0}
-        await act(broker, files)  # type: ignore[misc]
-
-    config.validate()
-    asyncio.run(with_broker(directory, config, main))
+        yield broker, files
 
 
 async def begins_at(broker: Broker, offset: int) -> None:
@@ -104,44 +103,40 @@ def another_hour() -> str:
 
 
 @pytest.mark.slow
-def test_an_operator_has_old_files_removed_and_young_ones_kept(
+async def test_an_operator_has_old_files_removed_and_young_ones_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Disk, "space", lambda _self, _path: (100, 90))
 
-    async def act(broker: Broker, files: list[Path]) -> None:
+    async with with_files(tmp_path, another_hour()) as (broker, files):
         past = time.time() - 73 * 3600
         os.utime(files[0], (past, past))
         assert (await broker.call(329)).code == 0
         await begins_at(broker, int(files[1].name))
         assert files[1].exists()
 
-    with_files(tmp_path, another_hour(), act)
-
 
 @pytest.mark.slow
-def test_a_full_disk_costs_the_oldest_files_however_young(
+async def test_a_full_disk_costs_the_oldest_files_however_young(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = [90]
     monkeypatch.setattr(Disk, "space", lambda _self, _path: (100, free[0]))
 
-    async def act(broker: Broker, files: list[Path]) -> None:
+    async with with_files(tmp_path, another_hour()) as (broker, files):
         free[0] = 10
         assert (await broker.call(306)).code == 0
         await begins_at(broker, int(files[-1].name))  # the broker still writes the last file, so it stays
 
-    with_files(tmp_path, another_hour(), act)
-
 
 @pytest.mark.slow
-def test_old_file_with_a_delayed_message_stays_until_the_disk_is_full(
+async def test_old_file_with_a_delayed_message_stays_until_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     free = [90]
     monkeypatch.setattr(Disk, "space", lambda _self, _path: (100, free[0]))
 
-    async def act(broker: Broker, files: list[Path]) -> None:
+    async with with_files(tmp_path, another_hour(), first="DELAY\x0118\x02") as (broker, files):
         past = time.time() - 73 * 3600
         os.utime(files[0], (past, past))
         assert (await broker.call(329)).code == 0
@@ -150,5 +145,3 @@ def test_old_file_with_a_delayed_message_stays_until_the_disk_is_full(
         free[0] = 10
         assert (await broker.call(306)).code == 0
         await begins_at(broker, int(files[-1].name))
-
-    with_files(tmp_path, another_hour(), act, first="DELAY\x0118\x02")

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routekeeper.broker.errors import StoreDamaged, StoreUnavailable
-from routekeeper.broker.requests.tags import subscription_codes, tags_code, tags_of
+from routekeeper.broker.requests.tags import subscription_codes, tags_code
 from routekeeper.broker.server.loading import run_here
 from routekeeper.broker.store.commit_log import CommitLog
 from routekeeper.broker.store.consume_queue import ENTRY, ConsumeQueue, Entry, write_entries
@@ -947,23 +947,6 @@ def test_queue_reads_within_files_and_memory_alike(tmp_path: Path) -> None:
     assert found == expected
     assert queue.read(2000, 1) == []
     assert queue.read(-1, 1) == []
-
-
-@pytest.mark.parametrize(
-    ("properties", "tags"),
-    [
-        ("", ""),
-        ("TAGS\x01A", "A"),
-        ("TAGS\x01A\x02KEYS\x01k", "A"),
-        ("KEYS\x01TAGS\x01x", ""),
-        ("TAGS\x01A\x02TAGS\x01B\x02", "B"),
-        ("TAGS\x01", ""),
-        ("XTAGS\x01A", ""),
-    ],
-)
-def test_tag_of_property_text(properties: str, tags: str) -> None:
-    assert tags_of(properties) == tags
-    assert tags_code(properties) == (tag_hash(tags) if tags else 0)
 
 
 def test_subscription_codes() -> None:

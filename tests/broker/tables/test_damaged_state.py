@@ -7,35 +7,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import pytest
 
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.message import decode_messages
+from tests.broker.conftest import BrokerProcess, StartBroker, Wire
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 MESSAGES: Final = 5
-
-
-class WireLike(Protocol):
-    def call(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand: ...
-    def send_message(self, topic: str, body: bytes, *, queue_id: int = 0) -> RemotingCommand: ...
-    def pull(self, topic: str, offset: int, *, queue_id: int = 0) -> int: ...
-    def answer(self, opaque: int) -> RemotingCommand: ...
-
-
-class BrokerLike(Protocol):
-    log: Path
-    store: Path
-
-    def wire(self) -> WireLike: ...
-    def stop(self) -> int: ...
-
-
-class StartLike(Protocol):
-    def __call__(self, *flags: str, store: Path | None = None) -> BrokerLike: ...
 
 
 def half(content: bytes) -> bytes:
@@ -72,7 +54,7 @@ def body(topic: str, number: int) -> bytes:
     return f"{topic} {number}".encode()
 
 
-def fill(broker: BrokerLike, *topics: str) -> None:
+def fill(broker: BrokerProcess, *topics: str) -> None:
     """Send messages to each topic in turn.
 
     Each new topic makes the broker write the topic table, so the table's backup lacks the last topic.
@@ -83,7 +65,7 @@ def fill(broker: BrokerLike, *topics: str) -> None:
             assert wire.send_message(topic, body(topic, number), queue_id=number % 4).code == 0
 
 
-def assert_all_there(broker: BrokerLike, *topics: str) -> None:
+def assert_all_there(broker: BrokerProcess, *topics: str) -> None:
     wire = broker.wire()
     for topic in topics:
         found = []
@@ -124,19 +106,16 @@ def refusal(store: Path) -> str:
     return lines[0]
 
 
-def lines(broker: BrokerLike, level: str) -> list[str]:
+def lines(broker: BrokerProcess, level: str) -> list[str]:
     return [line for line in broker.log.read_text().splitlines() if f" {level} " in line]
 
 
-@pytest.mark.parametrize("how", [half, empty], ids=["half", "empty"])
-def test_damaged_topic_table_is_named_and_no_message_is_lost(
-    start_broker: StartLike, how: Callable[[bytes], bytes]
-) -> None:
+def test_damaged_topic_table_is_named_and_no_message_is_lost(start_broker: StartBroker) -> None:
     first = start_broker()
     fill(first, "Early", "Late")
     assert first.stop() == 0
     table = first.store / "config" / "topics.json"
-    good = damage(table, how)
+    good = damage(table, half)
     second = start_broker()
     (error,) = [line for line in lines(second, "ERROR") if "topics.json" in line]
     assert str(table) in error
@@ -159,7 +138,7 @@ def test_damaged_topic_table_is_named_and_no_message_is_lost(
 
 
 def test_flipped_bit_in_a_topics_name_refuses_the_start_until_somebody_decides(
-    start_broker: StartLike,
+    start_broker: StartBroker,
 ) -> None:
     first = start_broker()
     fill(first, "Early", "Late")
@@ -181,11 +160,15 @@ def test_flipped_bit_in_a_topics_name_refuses_the_start_until_somebody_decides(
     third = start_broker()
     (found,) = [line for line in lines(third, "WARNING") if "topics found in the log" in line]
     assert "topics=Late" in found
+    assert [line for line in lines(third, "WARNING") if "topics.json" in line and "without checksum" in line]
     assert_all_there(third, "Early", "Late")
+    assert third.stop() == 0
+    fourth = start_broker()
+    assert not any("checksum" in line for line in lines(fourth, "WARNING"))
 
 
 def test_topic_table_and_backup_both_damaged_refuse_and_topics_come_from_the_log(
-    start_broker: StartLike,
+    start_broker: StartBroker,
 ) -> None:
     first = start_broker()
     fill(first, "Early", "Late")
@@ -205,7 +188,7 @@ def test_topic_table_and_backup_both_damaged_refuse_and_topics_come_from_the_log
 
 
 @pytest.mark.parametrize("rebuilt", [False, True], ids=["queue files", "queues built anew"])
-def test_deleted_topic_does_not_come_back_with_the_backup(start_broker: StartLike, rebuilt: bool) -> None:
+def test_deleted_topic_does_not_come_back_with_the_backup(start_broker: StartBroker, rebuilt: bool) -> None:
     first = start_broker()
     fill(first, "Early", "Gone", "Late")
     assert first.wire().call(215, {"topic": "Gone"}).code == 0
@@ -220,34 +203,33 @@ def test_deleted_topic_does_not_come_back_with_the_backup(start_broker: StartLik
     assert wire.send_message("Gone", b"again").ext_fields["queueOffset"] == "0"
 
 
-def commit(broker: BrokerLike, offset: int, group: str = "Readers") -> None:
+def commit(broker: BrokerProcess, offset: int, group: str = "Readers") -> None:
     ext = {"consumerGroup": group, "topic": "Early", "queueId": "0", "commitOffset": str(offset)}
     assert broker.wire().call(15, ext).code == 0
 
 
-def committed(broker: BrokerLike, group: str = "Readers") -> RemotingCommand:
+def committed(broker: BrokerProcess, group: str = "Readers") -> RemotingCommand:
     return broker.wire().call(14, {"consumerGroup": group, "topic": "Early", "queueId": "0"})
 
 
-def test_flipped_bit_in_a_groups_name_does_not_make_its_offset_zero(start_broker: StartLike) -> None:
+def test_flipped_bit_in_offsets_or_changed_settings_refuses_the_start(start_broker: StartBroker) -> None:
     first = start_broker()
     fill(first, "Early")
     commit(first, 2)
+    assert first.wire().call(25, body=b"longPollingEnable=false\n").code == 0
     assert first.stop() == 0
-    table = first.store / "config" / "consumerOffset.json"
-    good = damage(table, flip(b"Readers"))
-    line = refusal(first.store)
-    assert str(table) in line
-    assert "remove consumerOffset.json.sha256" in line
-    table.write_bytes(good)
+    for name, inside in (("consumerOffset.json", b"Readers"), ("broker.properties", b"longPolling")):
+        file = first.store / "config" / name
+        good = damage(file, flip(inside))
+        line = refusal(first.store)
+        assert str(file) in line
+        assert f"remove {name}.sha256" in line
+        file.write_bytes(good)
     assert committed(start_broker()).ext_fields == {"offset": "2"}
 
 
-@pytest.mark.parametrize("how", [half, empty], ids=["half", "empty"])
-@pytest.mark.parametrize("name", ["consumerOffset.json", "subscriptionGroup.json", "delayOffset.json"])
-def test_other_damaged_tables_are_named_and_the_backup_is_used(
-    start_broker: StartLike, name: str, how: Callable[[bytes], bytes]
-) -> None:
+def test_other_damaged_tables_are_named_and_the_backups_are_used(start_broker: StartBroker) -> None:
+    damages = {"consumerOffset.json": half, "subscriptionGroup.json": empty, "delayOffset.json": half}
     store: Path | None = None
     for life in (1, 2):  # 1 is the first start, 2 is the restart; the broker writes all tables in each
         broker = start_broker(store=store)
@@ -262,20 +244,22 @@ def test_other_damaged_tables_are_named_and_the_backup_is_used(
             pass
         assert broker.stop() == 0
     assert store is not None
-    damage(store / "config" / name, how)
+    for name, how in damages.items():
+        damage(store / "config" / name, how)
     again = start_broker(store=store)
-    (error,) = [line for line in lines(again, "ERROR") if name in line]
-    assert f"{name}.bak" in error
-    if name == "consumerOffset.json":
-        # The backup has the older offset, so the group gets some messages again and misses none.
-        assert committed(again).ext_fields == {"offset": "1"}
+    for name in damages:
+        (error,) = [line for line in lines(again, "ERROR") if name in line]
+        assert f"{name}.bak" in error
+    # The backup has the older offset, so the group gets some messages again and misses none.
+    assert committed(again).ext_fields == {"offset": "1"}
     table = json.loads(again.wire().call(201).body)["subscriptionGroupTable"]
     assert table["Mine"]["retryMaxTimes"] == 2  # the backup of the groups has the last change, too
     assert again.stop() == 0
-    assert (store / "config" / f"{name}.damaged").exists()
+    for name in damages:
+        assert (store / "config" / f"{name}.damaged").exists()
 
 
-def send_delayed(wire: WireLike, life: int) -> int:
+def send_delayed(wire: Wire, life: int) -> int:
     ext = dict(
         zip(
             "abcdefghijkm",
@@ -283,10 +267,10 @@ def send_delayed(wire: WireLike, life: int) -> int:
             strict=True,
         )
     )
-    return wire.send(RemotingCommand.request(310, ext, b"delayed %d" % life))  # type: ignore[attr-defined,no-any-return]
+    return wire.send(RemotingCommand.request(310, ext, b"delayed %d" % life))
 
 
-def not_delivered(wire: WireLike, life: int) -> bool:
+def not_delivered(wire: Wire, life: int) -> bool:
     """Return True while the delayed message of start number ``life`` is not in the first queue.
 
     The queue had two messages before the first delayed message.
@@ -295,43 +279,7 @@ def not_delivered(wire: WireLike, life: int) -> bool:
     return int(answer.ext_fields["offset"]) < 2 + life
 
 
-def test_settings_changed_at_run_time_that_were_damaged_refuse_the_start(start_broker: StartLike) -> None:
-    first = start_broker()
-    assert first.wire().call(25, body=b"longPollingEnable=false\n").code == 0
-    assert first.stop() == 0
-    settings = first.store / "config" / "broker.properties"
-    good = damage(settings, flip(b"longPolling"))
-    assert "remove broker.properties.sha256" in refusal(first.store)
-    settings.write_bytes(good)
-    start_broker()
-
-
-def test_table_without_checksum_is_taken_with_one_warning(start_broker: StartLike) -> None:
-    first = start_broker()
-    fill(first, "Early")
-    assert first.stop() == 0
-    (first.store / "config" / "topics.json.sha256").unlink()
-    second = start_broker()
-    (warning,) = [line for line in lines(second, "WARNING") if "topics.json" in line]
-    assert "without checksum" in warning
-    assert_all_there(second, "Early")
-    assert second.stop() == 0
-    third = start_broker()
-    assert not any("checksum" in line for line in lines(third, "WARNING"))
-
-
-def test_lost_topic_table_is_named_and_the_backup_is_used(start_broker: StartLike) -> None:
-    first = start_broker()
-    fill(first, "Early", "Late")
-    assert first.stop() == 0
-    (first.store / "config" / "topics.json").unlink()
-    second = start_broker()
-    (error,) = [line for line in lines(second, "ERROR") if "topics.json" in line]
-    assert "missing" in error
-    assert_all_there(second, "Early", "Late")
-
-
-def test_older_topic_table_put_back_with_its_checksum_loses_no_topic(start_broker: StartLike) -> None:
+def test_older_topic_table_with_its_checksum_or_none_at_all_loses_no_topic(start_broker: StartBroker) -> None:
     first = start_broker()
     fill(first, "Early")
     assert first.stop() == 0
@@ -347,9 +295,15 @@ def test_older_topic_table_put_back_with_its_checksum_loses_no_topic(start_broke
     (error,) = [line for line in lines(third, "ERROR") if "topics.json" in line]
     assert "older" in error
     assert_all_there(third, "Early", "Late")
+    assert third.stop() == 0
+    (config / "topics.json").unlink()
+    fourth = start_broker()
+    (error,) = [line for line in lines(fourth, "ERROR") if "topics.json" in line]
+    assert "missing" in error
+    assert_all_there(fourth, "Early", "Late")
 
 
-def test_flipped_bit_in_the_checkpoint_deletes_no_log_file(start_broker: StartLike) -> None:
+def test_flipped_bit_in_the_checkpoint_deletes_no_log_file(start_broker: StartBroker) -> None:
     flags = ("--set", "maxMessageSize=100000", "--set", "mappedFileSizeCommitLog=170000")
     first = start_broker(*flags)
     wire = first.wire()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,17 +17,9 @@ from routekeeper.remoting.bodies import ConsumerData, HeartbeatData, Subscriptio
 from routekeeper.remoting.bounds import CHOICE_MAX, GROUPS_MAX, NAME_MAX
 from routekeeper.remoting.codes import LanguageCode
 from routekeeper.remoting.command import RemotingCommand
-from routekeeper.remoting.route import TopicConfig
-from tests.broker.states import HOST, NOW, state_in
+from tests.broker.states import HOST, NOW
 
 ROOM = 200_000
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[BrokerState]:
-    made = state_in(tmp_path, TopicConfig(topic_name="T"))
-    yield made
-    made.store.log.close()
 
 
 def ask(state: BrokerState, request: RemotingCommand, connection: int = 1) -> RemotingCommand:

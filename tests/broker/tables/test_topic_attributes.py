@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import Protocol
 
 import pytest
 
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.route import TopicConfig
+from tests.broker.conftest import Wire
 
 
-class WireLike(Protocol):
-    def call(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand: ...
-
-
-def change(wire: WireLike, topic: str, attributes: str) -> RemotingCommand:
+def change(wire: Wire, topic: str, attributes: str) -> RemotingCommand:
     numbers = {"readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "topicSysFlag": "0"}
     words = {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "order": "false"}
     return wire.call(17, {"topic": topic, "attributes": attributes, **numbers, **words})
 
 
-def attributes_of(wire: WireLike, topic: str) -> dict[str, str] | None:
+def attributes_of(wire: Wire, topic: str) -> dict[str, str] | None:
     answer = wire.call(351, {"topic": topic})
     return dict(TopicConfig.from_json(json.loads(answer.body)).attributes) if answer.code == 0 else None
 
@@ -42,7 +38,7 @@ def attributes_of(wire: WireLike, topic: str) -> dict[str, str] | None:
     ],
 )
 def test_attribute_that_the_broker_does_not_serve_is_refused_by_name(
-    wire: WireLike, attributes: str, named: str
+    wire: Wire, attributes: str, named: str
 ) -> None:
     answer = change(wire, "NeverMade", attributes)
     assert answer.code != 0
@@ -51,7 +47,7 @@ def test_attribute_that_the_broker_does_not_serve_is_refused_by_name(
     assert attributes_of(wire, "NeverMade") is None
 
 
-def test_attribute_is_checked_when_a_topic_changes(wire: WireLike) -> None:
+def test_attribute_is_checked_when_a_topic_changes(wire: Wire) -> None:
     made = "+message.type=NORMAL,+queue.type=SimpleCQ"
     assert change(wire, "Typed", made).code == 0
     assert change(wire, "Typed", made).code == 0
@@ -64,9 +60,7 @@ def test_attribute_is_checked_when_a_topic_changes(wire: WireLike) -> None:
 
 
 @pytest.mark.parametrize("sign", ["", "+"])
-def test_list_of_topics_is_checked_too_and_changes_nothing_if_one_is_refused(
-    wire: WireLike, sign: str
-) -> None:
+def test_list_of_topics_is_checked_too_and_changes_nothing_if_one_is_refused(wire: Wire, sign: str) -> None:
     def created(**attributes: str) -> RemotingCommand:
         listed = {sign + name.replace("_", "."): value for name, value in attributes.items()}
         topics = [

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import json
 import secrets
-import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -22,13 +20,10 @@ from routekeeper.nameserver.http import openapi
 from routekeeper.nameserver.http.admin import BODY_MAX, SNAPSHOT_MAX
 from routekeeper.nameserver.http.app import HttpServer
 from routekeeper.nameserver.modes.independent import Independent
-from routekeeper.nameserver.modes.interface import Freshness
 from routekeeper.nameserver.replicated import Replicated
 from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.ranking import load_settings
-from routekeeper.nameserver.types import ConnectionId, Request
 from routekeeper.nameserver.wire.server import NameServer
-from routekeeper.remoting.codes import RequestCode
 from tests.ports import free_addresses
 from tests.waiting import until
 
@@ -145,28 +140,19 @@ def run(body: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-async def put(node: Node, key: str) -> None:
-    request = Request(code=RequestCode.PUT_KV_CONFIG, ext_fields={"namespace": "n", "key": key, "value": "v"})
-    deadline = asyncio.get_running_loop().time() + 5
-    assert (await node.mode.execute(request, ConnectionId(1), deadline=deadline)).code == 0
-
-
 # -- refusals -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_changes_without_a_token_file_are_off(tmp_path: Path) -> None:
-    async def body() -> None:
-        (raft,) = free_addresses(1)
-        async with node(tmp_path, raft, (raft,), token="") as one:
-            for method, path, document in CHANGES:
-                for token in (None, TOKEN):
-                    answer = await one.ask(method, path, document, token=token)
-                    assert answer.status == 403
-                    assert "--http-token-file" in answer.body["detail"]
-            assert (await one.ask("GET", "/v1/raft/status", token=None)).status == 200
-
-    run(body)
+async def test_changes_without_a_token_file_are_off(tmp_path: Path) -> None:
+    (raft,) = free_addresses(1)
+    async with node(tmp_path, raft, (raft,), token="") as one:
+        for method, path, document in CHANGES:
+            for token in (None, TOKEN):
+                answer = await one.ask(method, path, document, token=token)
+                assert answer.status == 403
+                assert "--http-token-file" in answer.body["detail"]
+        assert (await one.ask("GET", "/v1/raft/status", token=None)).status == 200
 
 
 @pytest.mark.slow
@@ -195,15 +181,12 @@ def test_changes_need_the_token_and_say_which_challenge(
 
 
 @pytest.mark.slow
-def test_independent_mode_has_no_group(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with node(tmp_path, "", ()) as one:
-            for method, path, document in [("GET", "/v1/raft/status", None), *CHANGES]:
-                answer = await one.ask(method, path, document)
-                assert answer.status == 404
-                assert "mode independent" in answer.body["detail"]
-
-    run(body)
+async def test_independent_mode_has_no_group(tmp_path: Path) -> None:
+    async with node(tmp_path, "", ()) as one:
+        for method, path, document in [("GET", "/v1/raft/status", None), *CHANGES]:
+            answer = await one.ask(method, path, document)
+            assert answer.status == 404
+            assert "mode independent" in answer.body["detail"]
 
 
 BAD_BODIES: dict[str, tuple[str, bytes, str]] = {
@@ -225,35 +208,22 @@ BAD_BODIES: dict[str, tuple[str, bytes, str]] = {
 
 
 @pytest.mark.slow
-def test_request_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    async def body() -> None:
-        (raft,) = free_addresses(1)
-        async with node(tmp_path, raft, (raft,)) as one:
-            for name, (path, data, words) in BAD_BODIES.items():
-                answer = await one.ask("POST", path, data=data)
-                assert answer.status == 400, name
-                assert words in answer.body["detail"], name
-            answer = await one.ask("DELETE", "/v1/raft/members/nowhere")
-            assert answer.status == 400
-            large = await one.ask("POST", "/v1/raft/members", data=b" " * (BODY_MAX + 1))
-            assert large.status == 413
-            assert (await one.ask("GET", "/v1/raft/status?x=1")).status == 400
-
-    run(body)
-
-
-@pytest.mark.slow
-def test_body_of_unknown_length_is_bounded_too(tmp_path: Path) -> None:
+async def test_request_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(3):
             yield b" " * BODY_MAX
 
-    async def body() -> None:
-        (raft,) = free_addresses(1)
-        async with node(tmp_path, raft, (raft,)) as one:
-            assert (await one.ask("POST", "/v1/raft/members", data=chunks())).status == 413
-
-    run(body)
+    (raft,) = free_addresses(1)
+    async with node(tmp_path, raft, (raft,)) as one:
+        for name, (path, data, words) in BAD_BODIES.items():
+            answer = await one.ask("POST", path, data=data)
+            assert answer.status == 400, name
+            assert words in answer.body["detail"], name
+        answer = await one.ask("DELETE", "/v1/raft/members/nowhere")
+        assert answer.status == 400
+        for large in (b" " * (BODY_MAX + 1), chunks()):  # the second one has no Content-Length
+            assert (await one.ask("POST", "/v1/raft/members", data=large)).status == 413
+        assert (await one.ask("GET", "/v1/raft/status?x=1")).status == 400
     assert SNAPSHOT_MAX >= 1 << 30
 
 
@@ -261,107 +231,30 @@ def test_body_of_unknown_length_is_bounded_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_follower_names_the_leader_and_does_nothing(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path, 3) as nodes:
-            first = leader(nodes)
-            for other in nodes:
-                if other is first:
-                    continue
-                for method, path, document in CHANGES[:3]:
-                    answer = await other.ask(method, path, document)
-                    assert answer.status == 421, (path, answer.body)
-                    assert answer.body["leader"] == first.raft
-                    assert first.raft in answer.body["detail"]
-                assert other.mode.status().leader == first.raft
-
-    run(body)
-
-
-@pytest.mark.slow
-def test_leadership_goes_where_it_is_sent(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path, 3) as nodes:
-            first = leader(nodes)
-            second = next(n for n in nodes if n is not first)
-            answer = await first.ask("POST", "/v1/raft/transfer?timeout=10s", {"to": second.raft})
-            assert (answer.status, answer.body) == (200, {"leader": second.raft})
-            status = (await second.ask("GET", "/v1/raft/status")).body
-            assert (status["me"], status["role"], status["leader"]) == (second.raft, "leader", second.raft)
-            answer = await second.ask("POST", "/v1/raft/transfer", {})
-            assert answer.body["leader"] in {n.raft for n in nodes if n is not second}
-            stranger = await leader(nodes).ask("POST", "/v1/raft/transfer", {"to": "127.0.0.1:1"})
-            assert stranger.status in (409, 421)
-
-    run(body)
-
-
-@contextlib.asynccontextmanager
-async def process(root: Path, raft: str, peers: tuple[str, ...]) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a member as a separate process.
-
-    The process ends when the group removes the member.
-    """
-    found = await asyncio.create_subprocess_exec(
-        *(
-            sys.executable,
-            "-m",
-            "routekeeper.nameserver",
-            "--mode",
-            "raft",
-            "--raft",
-            raft,
-            "--peers",
-            ",".join(peers),
-        ),
-        *("--listen", "127.0.0.1:0", "--http", "off", "--data", str(root), "--election-timeout-ms", "2000"),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        yield found
-    finally:
-        if found.returncode is None:
-            found.kill()
-        await found.wait()
-
-
-@pytest.mark.slow
-def test_member_is_added_catches_up_and_ends_when_it_is_removed(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path, 3) as nodes:
-            await put(leader(nodes), "k")
-            (address,) = free_addresses(1)
-            peers = (*(n.raft for n in nodes), address)
-            async with process(tmp_path / "new", address, peers) as newcomer:
-                for _ in range(2):  # this is the second time: a repeated request must change nothing
-                    answer = await leader(nodes).ask(
-                        "POST", "/v1/raft/members?timeout=20s", {"address": address}
-                    )
-                    assert answer.status == 200, answer.body
-                    assert sorted(answer.body["voters"]) == sorted(peers)
-                    assert answer.body["learners"] == []
-                status = (await leader(nodes).ask("GET", "/v1/raft/status")).body
-                assert address in status["linked"]
-                answer = await leader(nodes).ask("DELETE", f"/v1/raft/members/{address}?timeout=20s")
-                assert answer.status == 200, answer.body
-                assert sorted(answer.body["members"]) == sorted(peers[:3])
-                async with asyncio.timeout(CONDITION_S):
-                    _, said = await newcomer.communicate()
-                assert newcomer.returncode == 3
-                lines = [line for line in said.decode().splitlines() if line.startswith("mqnamesrv: ")]
-                assert len(lines) == 1, said.decode()
-                assert "was removed" in lines[0]
-            async with process(tmp_path / "new", address, peers) as again:
-                async with asyncio.timeout(CONDITION_S):
-                    _, said = await again.communicate()
-                assert again.returncode == 2
-                assert "was removed from its cluster" in said.decode()
-            refused = await leader(nodes).ask("DELETE", "/v1/raft/members/127.0.0.1:1")
-            assert refused.status == 409
-            assert "127.0.0.1:1 is no member" in refused.body["detail"]
-
-    run(body)
+async def test_follower_names_the_leader_and_leadership_goes_where_it_is_sent(tmp_path: Path) -> None:
+    async with group_of(tmp_path, 3) as nodes:
+        first = leader(nodes)
+        for other in nodes:
+            if other is first:
+                continue
+            for method, path, document in CHANGES[:3]:
+                answer = await other.ask(method, path, document)
+                assert answer.status == 421, (path, answer.body)
+                assert answer.body["leader"] == first.raft
+                assert first.raft in answer.body["detail"]
+            assert other.mode.status().leader == first.raft
+        refused = await first.ask("DELETE", "/v1/raft/members/127.0.0.1:1")
+        assert refused.status == 409
+        assert "127.0.0.1:1 is no member" in refused.body["detail"]
+        second = next(n for n in nodes if n is not first)
+        answer = await first.ask("POST", "/v1/raft/transfer?timeout=10s", {"to": second.raft})
+        assert (answer.status, answer.body) == (200, {"leader": second.raft})
+        status = (await second.ask("GET", "/v1/raft/status")).body
+        assert (status["me"], status["role"], status["leader"]) == (second.raft, "leader", second.raft)
+        answer = await second.ask("POST", "/v1/raft/transfer", {})
+        assert answer.body["leader"] in {n.raft for n in nodes if n is not second}
+        stranger = await leader(nodes).ask("POST", "/v1/raft/transfer", {"to": "127.0.0.1:1"})
+        assert stranger.status in (409, 421)
 
 
 @pytest.mark.slow
@@ -409,47 +302,11 @@ def test_downloads_from_a_disk_that_stands_still_hold_up_neither_others_nor_the_
 
 
 @pytest.mark.slow
-def test_snapshot_is_saved_fetched_and_restored_only_into_a_group_of_one(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path, 3) as nodes:
-            first = leader(nodes)
-            await put(first, "k")
-            saved = await first.ask("POST", "/v1/raft/snapshot")
-            assert saved.status == 200, saved.body
-            file = Path(saved.body["path"])
-            assert file.stat().st_size == saved.body["size"]
-            headers = {"Authorization": f"Bearer {TOKEN}", "Accept": "application/octet-stream"}
-            async with first.web.post(f"http://{first.addr}/v1/raft/snapshot", headers=headers) as fetched:
-                assert fetched.status == 200
-                assert fetched.content_type == "application/octet-stream"
-                image = await fetched.read()
-            digest = first.mode.status().digest
-            refused = await first.ask("POST", "/v1/raft/restore", data=image)
-            assert refused.status == 409
-            assert "--force-new-cluster" in refused.body["detail"]
-        (raft,) = free_addresses(1)
-        async with node(tmp_path / "alone", raft, (raft,)) as one:
-            await until(lambda: one.mode.status().writes_ready, "it leads")
-            for broken in (image[:-1], image[:-1] + b"x", b"\0" * 8_000_000):
-                answer = await one.ask("POST", "/v1/raft/restore", data=io.BytesIO(broken))
-                assert answer.status == 409
-            restored = await one.ask("POST", "/v1/raft/restore", data=image)
-            assert restored.status == 200, restored.body
-            assert restored.body["digest"] == digest
-            assert one.mode.view(Freshness.STALE).kv("n") == {"k": "v"}
-
-    run(body)
-
-
-@pytest.mark.slow
-def test_member_without_a_group_knows_no_leader(tmp_path: Path) -> None:
-    async def body() -> None:
-        addresses = tuple(free_addresses(3))
-        async with node(tmp_path, addresses[0], addresses) as one:
-            answer = await one.ask("POST", "/v1/raft/transfer", {})
-            assert answer.status == 503
-            assert answer.headers["Retry-After"] == "1"
-            status = (await one.ask("GET", "/v1/raft/status", token=None)).body
-            assert sorted(status["waiting_for"]) == sorted(addresses[1:])
-
-    run(body)
+async def test_member_without_a_group_knows_no_leader(tmp_path: Path) -> None:
+    addresses = tuple(free_addresses(3))
+    async with node(tmp_path, addresses[0], addresses) as one:
+        answer = await one.ask("POST", "/v1/raft/transfer", {})
+        assert answer.status == 503
+        assert answer.headers["Retry-After"] == "1"
+        status = (await one.ask("GET", "/v1/raft/status", token=None)).body
+        assert sorted(status["waiting_for"]) == sorted(addresses[1:])

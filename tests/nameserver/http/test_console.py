@@ -304,43 +304,36 @@ async def rounds(ns: Running, count: int) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_nameservers_that_a_broker_names_are_asked_over_the_wire(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with running(tmp_path / "a") as ns, running(tmp_path / "b") as other:
-            ns.live.bound(listen=ns.wire, http=ns.http)
-            itself = f"{ns.wire};localhost:{ns.wire.rpartition(':')[2]}"
-            settings = f"brokerName=b\nnamesrvAddr={itself};{other.wire}\n".encode()
-            async with broker_at(ns, settings) as codes:
-                await other.register("elsewhere", "Elsewhere", "T")
-                await rounds(ns, 2)
-                _, picture = await ns.get("/v1/console/cluster")
-                assert picture["asked"] == "brokers"
-                _here, there = picture["nameservers"]
-                assert (there["name"], there["source"], there["state"]) == (other.wire, "broker", "answered")
-                assert (there["knows"], there["named_by"]) == ("listing", 1)
-                assert [cell["state"] for cell in cells(picture, "b")] == ["listed", "missing"]
-                assert [cell["state"] for cell in cells(picture, "elsewhere")] == ["missing", "listed"]
-                _, topic = await ns.get("/v1/console/topics/Elsewhere")
-                assert [each["own"]["listed"] for each in topic["nameservers"]] == [False, True]
-                assert set(codes) == {26}  # the console sends a broker no other request
-
-    asyncio.run(main())
+async def test_nameservers_that_a_broker_names_are_asked_over_the_wire(tmp_path: Path) -> None:
+    async with running(tmp_path / "a") as ns, running(tmp_path / "b") as other:
+        ns.live.bound(listen=ns.wire, http=ns.http)
+        itself = f"{ns.wire};localhost:{ns.wire.rpartition(':')[2]}"
+        settings = f"brokerName=b\nnamesrvAddr={itself};{other.wire}\n".encode()
+        async with broker_at(ns, settings) as codes:
+            await other.register("elsewhere", "Elsewhere", "T")
+            await rounds(ns, 2)
+            _, picture = await ns.get("/v1/console/cluster")
+            assert picture["asked"] == "brokers"
+            _here, there = picture["nameservers"]
+            assert (there["name"], there["source"], there["state"]) == (other.wire, "broker", "answered")
+            assert (there["knows"], there["named_by"]) == ("listing", 1)
+            assert [cell["state"] for cell in cells(picture, "b")] == ["listed", "missing"]
+            assert [cell["state"] for cell in cells(picture, "elsewhere")] == ["missing", "listed"]
+            _, topic = await ns.get("/v1/console/topics/Elsewhere")
+            assert [each["own"]["listed"] for each in topic["nameservers"]] == [False, True]
+            assert set(codes) == {26}  # the console sends a broker no other request
 
 
+#: Addresses that the console must not ask. A broker may name at most eight; test_console_pure.py has more.
 EVIL = {
-    "a network's own address": "169.254.169.254:80",
-    "a multicast group": "224.0.0.1:9876",
-    "everybody": "255.255.255.255:9876",
-    "no machine": "0.0.0.0:9876;[::]:9876",
-    "no port": "127.0.0.1:0;127.0.0.1",
-    "a mapped network's own address": "[::ffff:169.254.169.254]:80",
-    "no address": "http://127.0.0.1/?;\\u0000;'; DROP TABLE;" + "x" * 70_000,
-    "nothing": "",
+    "of no single machine": "169.254.169.254:80;224.0.0.1:9876;255.255.255.255:9876;0.0.0.0:9876;[::]:9876;"
+    "[::ffff:169.254.169.254]:80",
+    "no address": "127.0.0.1:0;127.0.0.1;http://127.0.0.1/?;\\u0000;'; DROP TABLE",
 }
 
 
 @pytest.mark.parametrize("named", EVIL.values(), ids=EVIL)
-def test_addresses_that_no_machine_has_are_not_asked(
+async def test_addresses_that_no_machine_has_are_not_asked(
     named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -352,172 +345,146 @@ def test_addresses_that_no_machine_has_are_not_asked(
             raise ConnectionLost("not dialled", sent=False)
         return await invoke(self, addr, *arguments, **more)
 
-    async def main() -> None:
-        async with running(tmp_path) as ns, broker_at(ns, f"namesrvAddr={named}".encode()) as codes:
-            monkeypatch.setattr(RemotingClient, "invoke", watched)
-            (broker,) = [record.broker.broker_addr for record in ns.mode._table.view.records()]
-            await rounds(ns, 2)
-            assert codes == [26]
-            assert set(asked) == {broker}
-            _, picture = await ns.get("/v1/console/cluster")
-            assert all(each["state"] in ("this", "refused", "silent") for each in picture["nameservers"])
-
-    asyncio.run(main())
+    async with running(tmp_path) as ns, broker_at(ns, f"namesrvAddr={named}".encode()) as codes:
+        monkeypatch.setattr(RemotingClient, "invoke", watched)
+        (broker,) = [record.broker.broker_addr for record in ns.mode._table.view.records()]
+        await rounds(ns, 2)
+        assert codes == [26]
+        assert set(asked) == {broker}
+        _, picture = await ns.get("/v1/console/cluster")
+        assert all(each["state"] in ("this", "refused", "silent") for each in picture["nameservers"])
 
 
-def test_broker_that_registers_from_elsewhere_is_not_asked(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with (
-            running(tmp_path) as ns,
-            broker_at(ns, b"namesrvAddr=127.0.0.1:1", addr="10.0.0.9:1") as codes,
-        ):
-            await rounds(ns, 2)
-            assert codes == []
-            assert ns.web_server.console.peers.questions == 0
-            _, picture = await ns.get("/v1/console/cluster")
-            assert "--console-peers" in picture["note"]
-
-    asyncio.run(main())
+async def test_broker_that_registers_from_elsewhere_is_not_asked(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path) as ns,
+        broker_at(ns, b"namesrvAddr=127.0.0.1:1", addr="10.0.0.9:1") as codes,
+    ):
+        await rounds(ns, 2)
+        assert codes == []
+        assert ns.web_server.console.peers.questions == 0
+        _, picture = await ns.get("/v1/console/cluster")
+        assert "--console-peers" in picture["note"]
 
 
-def test_many_addresses_are_asked_in_bounds_and_ever_less_often(tmp_path: Path) -> None:
+async def test_many_addresses_are_asked_in_bounds_and_ever_less_often(tmp_path: Path) -> None:
     """The console limits its requests if one broker names a thousand nameserver addresses.
 
     No server listens at any of these addresses.
     """
     ports = ";".join(f"127.0.0.1:{port}" for port in range(1, 1001))
-
-    async def main() -> None:
-        async with running(tmp_path) as ns, broker_at(ns, f"namesrvAddr={ports}".encode()):
-            peers = ns.web_server.console.peers
-            await rounds(ns, 6)
-            assert len(peers.told) == 8
-            # One request goes to the broker. Each of the five following rounds asks at most eight addresses.
-            # The pause after a failure doubles, so each address is asked in at most four of these rounds.
-            assert peers.questions <= 1 + 4 * 8
-
-    asyncio.run(main())
+    async with running(tmp_path) as ns, broker_at(ns, f"namesrvAddr={ports}".encode()):
+        peers = ns.web_server.console.peers
+        await rounds(ns, 6)
+        assert len(peers.told) == 8
+        # One request goes to the broker. Each of the five following rounds asks at most eight addresses.
+        # The pause after a failure doubles, so each address is asked in at most four of these rounds.
+        assert peers.questions <= 1 + 4 * 8
 
 
-def test_off_asks_nobody(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with (
-            running(tmp_path, console_peers="off") as ns,
-            broker_at(ns, b"namesrvAddr=127.0.0.1:1") as codes,
-        ):
-            with ns.web_server.console.watched():
-                _, picture = await ns.get("/v1/console/cluster")
-                await ns.get("/v1/console/topics/T")
-            assert (picture["asked"], states(picture)) == ("off", ["this"])
-            assert codes == []
-
-    asyncio.run(main())
+async def test_off_asks_nobody(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path, console_peers="off") as ns,
+        broker_at(ns, b"namesrvAddr=127.0.0.1:1") as codes,
+    ):
+        with ns.web_server.console.watched():
+            _, picture = await ns.get("/v1/console/cluster")
+            await ns.get("/v1/console/topics/T")
+        assert (picture["asked"], states(picture)) == ("off", ["this"])
+        assert codes == []
 
 
 # Limits on the rate of requests to peers ----------------------------------------------------------------
 
 
-def test_pages_share_one_round_and_without_a_page_nobody_is_asked(
+async def test_pages_share_one_round_and_without_a_page_nobody_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "OPEN_S", 0.5)
-
-    async def main() -> None:
-        async with (
-            running(tmp_path / "a") as ns,
-            running(tmp_path / "b") as other,
-            broker_at(ns, f"namesrvAddr={other.wire}".encode()),
-        ):
-            peers = ns.web_server.console.peers
-            await asyncio.sleep(0.3)  # no page is open in this time
-            assert peers.questions == 0
-            loop = asyncio.get_running_loop()
-            begun = loop.time()
-            while peers.rounds < 3:
-                await asyncio.gather(*(ns.get("/v1/console/cluster") for _ in range(5)))
-                await ns.get(f"/v1/console/topics/T{peers.rounds}")
-            passed_s = loop.time() - begun
-            assert passed_s >= 2 * asking.EVERY_S * 0.95
-            # These requests are allowed: one to the broker, and in each of three rounds one to the other
-            # nameserver and one or two for a topic. A fourth round may have begun, so two more are allowed.
-            assert peers.questions <= 1 + 3 + 2 * 3 + 2
-            await until(lambda: peers._task is None)
-            before = peers.questions
-            await asyncio.sleep(asking.EVERY_S * 1.2)  # no page is open in this time
-            assert peers.questions == before
-
-    asyncio.run(main())
+    async with (
+        running(tmp_path / "a") as ns,
+        running(tmp_path / "b") as other,
+        broker_at(ns, f"namesrvAddr={other.wire}".encode()),
+    ):
+        peers = ns.web_server.console.peers
+        await asyncio.sleep(0.3)  # no page is open in this time
+        assert peers.questions == 0
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        while peers.rounds < 3:
+            await asyncio.gather(*(ns.get("/v1/console/cluster") for _ in range(5)))
+            await ns.get(f"/v1/console/topics/T{peers.rounds}")
+        passed_s = loop.time() - begun
+        assert passed_s >= 2 * asking.EVERY_S * 0.95
+        # These requests are allowed: one to the broker, and in each of three rounds one to the other
+        # nameserver and one or two for a topic. A fourth round may have begun, so two more are allowed.
+        assert peers.questions <= 1 + 3 + 2 * 3 + 2
+        await until(lambda: peers._task is None)
+        before = peers.questions
+        await asyncio.sleep(asking.EVERY_S * 1.2)  # no page is open in this time
+        assert peers.questions == before
 
 
 @pytest.mark.usefixtures("patient")
-def test_topics_that_are_asked_for_in_a_flood_reach_peers_in_bounds(
+async def test_topics_that_are_asked_for_in_a_flood_reach_peers_in_bounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main() -> None:
-        async with (
-            running(tmp_path / "a") as ns,
-            running(tmp_path / "b") as other,
-            broker_at(ns, f"namesrvAddr={other.wire}".encode()),
-        ):
-            await rounds(ns, 2)
-            monkeypatch.setattr(asking, "EVERY_S", 600.0)  # ask the peers only once during the test
-            answers = await asyncio.gather(*(ns.get(f"/v1/console/topics/T{n}") for n in range(50)))
-            reached = [body["nameservers"][1]["state"] for _, body in answers]
-            assert reached.count("answered") == asking.TOPICS_PER_ROUND
-            assert reached.count("unknown") == 50 - asking.TOPICS_PER_ROUND
-
-    asyncio.run(main())
+    async with (
+        running(tmp_path / "a") as ns,
+        running(tmp_path / "b") as other,
+        broker_at(ns, f"namesrvAddr={other.wire}".encode()),
+    ):
+        await rounds(ns, 2)
+        monkeypatch.setattr(asking, "EVERY_S", 600.0)  # ask the peers only once during the test
+        answers = await asyncio.gather(*(ns.get(f"/v1/console/topics/T{n}") for n in range(50)))
+        reached = [body["nameservers"][1]["state"] for _, body in answers]
+        assert reached.count("answered") == asking.TOPICS_PER_ROUND
+        assert reached.count("unknown") == 50 - asking.TOPICS_PER_ROUND
 
 
 @pytest.mark.usefixtures("patient")
-def test_watchers_of_the_console_are_told_when_a_peer_differs(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with (
-            running(tmp_path / "a") as ns,
-            running(tmp_path / "b") as other,
-            broker_at(ns, f"namesrvAddr={other.wire}".encode()),
-        ):
-            url = f"http://{ns.http}/v1/watch?kinds=console&state=none"
-            async with ns.web.get(url) as stream:
-                await until(lambda: ns.web_server.console.tag)
-                tag = ns.web_server.console.tag
-                await other.register("new", "New")
-                picture: dict[str, Any] = {"rows": []}
-                async with asyncio.timeout(WITHIN_S):
-                    while "new" not in [row["broker_name"] for row in picture["rows"]]:
-                        line = (await stream.content.readline()).decode()
-                        if line.startswith('data: {"tag"') and f'"{tag}"' not in line and '""' not in line:
-                            _, picture = await ns.get("/v1/console/cluster")
-            assert [cell["state"] for cell in cells(picture, "new")] == ["missing", "listed"]
-
-    asyncio.run(main())
+async def test_watchers_of_the_console_are_told_when_a_peer_differs(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path / "a") as ns,
+        running(tmp_path / "b") as other,
+        broker_at(ns, f"namesrvAddr={other.wire}".encode()),
+    ):
+        url = f"http://{ns.http}/v1/watch?kinds=console&state=none"
+        async with ns.web.get(url) as stream:
+            await until(lambda: ns.web_server.console.tag)
+            tag = ns.web_server.console.tag
+            await other.register("new", "New")
+            picture: dict[str, Any] = {"rows": []}
+            async with asyncio.timeout(WITHIN_S):
+                while "new" not in [row["broker_name"] for row in picture["rows"]]:
+                    line = (await stream.content.readline()).decode()
+                    if line.startswith('data: {"tag"') and f'"{tag}"' not in line and '""' not in line:
+                        _, picture = await ns.get("/v1/console/cluster")
+        assert [cell["state"] for cell in cells(picture, "new")] == ["missing", "listed"]
 
 
 # Search -----------------------------------------------------------------------------------------------
 
 
-def test_topics_are_found_by_a_part_of_their_names_page_by_page(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with running(tmp_path) as ns:
-            names = [f"app-{n:03}-{'ORDERS' if n % 3 == 0 else 'bills'}" for n in range(30)]
-            await ns.register("b", *names)
-            await ns.register("c", "far-orders", cluster="D")
-            found: list[str] = []
-            cursor = ""
-            while True:
-                _, body = await ns.get(f"/v1/topics?contains=Orders&limit=4{cursor}")
-                found += body["topics"]
-                if "next_cursor" not in body:
-                    break
-                cursor = f"&cursor={body['next_cursor']}"
-            assert found == [*(name for name in names if "ORDERS" in name), "far-orders"]
-            assert (await ns.get("/v1/topics?contains=orders&cluster=D"))[1]["topics"] == ["far-orders"]
-            assert (await ns.get("/v1/topics?contains=orders&prefix=far"))[1]["topics"] == ["far-orders"]
-            assert (await ns.get("/v1/topics?contains=none"))[1]["topics"] == []
-            (broker,) = (await ns.get("/v1/brokers?contains=C&cluster=D"))[1]["brokers"]
-            assert broker["broker_name"] == "c"
-
-    asyncio.run(main())
+async def test_topics_are_found_by_a_part_of_their_names_page_by_page(tmp_path: Path) -> None:
+    async with running(tmp_path) as ns:
+        names = [f"app-{n:03}-{'ORDERS' if n % 3 == 0 else 'bills'}" for n in range(30)]
+        await ns.register("b", *names)
+        await ns.register("c", "far-orders", cluster="D")
+        found: list[str] = []
+        cursor = ""
+        while True:
+            _, body = await ns.get(f"/v1/topics?contains=Orders&limit=4{cursor}")
+            found += body["topics"]
+            if "next_cursor" not in body:
+                break
+            cursor = f"&cursor={body['next_cursor']}"
+        assert found == [*(name for name in names if "ORDERS" in name), "far-orders"]
+        assert (await ns.get("/v1/topics?contains=orders&cluster=D"))[1]["topics"] == ["far-orders"]
+        assert (await ns.get("/v1/topics?contains=orders&prefix=far"))[1]["topics"] == ["far-orders"]
+        assert (await ns.get("/v1/topics?contains=none"))[1]["topics"] == []
+        (broker,) = (await ns.get("/v1/brokers?contains=C&cluster=D"))[1]["brokers"]
+        assert broker["broker_name"] == "c"
 
 
 def test_settings_that_name_no_nameserver_are_refused() -> None:

@@ -19,7 +19,9 @@ from typing import Any
 
 import pytest
 
+from routekeeper.nameserver.http import openapi
 from routekeeper.remoting.transport.blocking import BlockingClient
+from tests.faults.servers import server
 from tests.nameserver.http import schemathesis_hooks
 from tests.ports import free_addresses
 from tests.registrations import registration
@@ -52,34 +54,21 @@ def serving(root: Path, mode: str) -> Iterator[str]:
     token.write_text(f"{TOKEN}\n")
     (raft,) = free_addresses(1)
     more = ("--mode", "raft", "--raft", raft, "--peers", raft) if mode == "raft" else ()
-    command = (
-        *(sys.executable, "-m", "routekeeper.nameserver", "--listen", "127.0.0.1:0"),
-        *("--http", "127.0.0.1:0", "--data", str(root / "data"), "--http-token-file", str(token), *more),
-    )
-    with (root / "stderr").open("w") as stderr:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        wire, http = (line.split(f"{name}=")[1].split()[0] for name in ("listen", "http"))
+    with (
+        server("nameserver", root, "--http-token-file", str(token), *more, http=True) as running,
+        BlockingClient() as client,
+    ):
         put = urllib.request.Request(
-            f"http://{http}/v1/kv/N/k",
+            f"http://{running.http}/v1/kv/N/k",
             data=b'{"value": "v"}',
             method="PUT",
             headers={"Authorization": f"Bearer {TOKEN}"},
         )
         with urllib.request.urlopen(put, timeout=WAIT_S) as answer:
             assert answer.status == 200
-        with BlockingClient() as client:
-            request = registration("b", "127.0.0.1:1", ("T", "U"), counter=1)
-            assert client.invoke(wire, request, timeout_s=WAIT_S).code == 0
-            yield http
-    finally:
-        process.terminate()
-        process.wait(WAIT_S)
-        assert process.stdout is not None
-        process.stdout.close()
-    assert "Traceback" not in (root / "stderr").read_text()
+        request = registration("b", "127.0.0.1:1", ("T", "U"), counter=1)
+        assert client.invoke(running.listen, request, timeout_s=WAIT_S).code == 0
+        yield running.http
 
 
 @pytest.mark.parametrize("mode", ["independent", "raft"])
@@ -117,11 +106,7 @@ def test_every_answer_is_documented_and_none_is_a_500(mode: str, tmp_path: Path)
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
     """Yield the Python module of a client that openapi-python-client generated from the OpenAPI document."""
     root = tmp_path_factory.mktemp("generated")
-    with (
-        serving(root, "independent") as http,
-        urllib.request.urlopen(f"http://{http}/openapi.json", timeout=WAIT_S) as answer,
-    ):
-        (root / "openapi.json").write_bytes(answer.read())
+    (root / "openapi.json").write_bytes(openapi.document())
     (root / "config.yml").write_text("post_hooks: []\n")
     done = subprocess.run(
         [

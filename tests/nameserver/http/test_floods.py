@@ -50,33 +50,30 @@ async def statuses(reader: asyncio.StreamReader, count: int) -> list[int]:
     return found
 
 
-def test_of_many_requests_a_few_begin_in_each_turn_of_the_loop(
+async def test_of_many_requests_a_few_begin_in_each_turn_of_the_loop(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main() -> None:
-        async with limited(tmp_path, monkeypatch) as web_:
-            mode, turns, begun = web_.ns.mode, Turns(), Counter[int]()
-            explain = mode.explain
+    async with limited(tmp_path, monkeypatch) as web_:
+        mode, turns, begun = web_.ns.mode, Turns(), Counter[int]()
+        explain = mode.explain
 
-            def counting(topic: str) -> Any:
-                begun[turns.number] += 1
-                return explain(topic)
+        def counting(topic: str) -> Any:
+            begun[turns.number] += 1
+            return explain(topic)
 
-            monkeypatch.setattr(mode, "explain", counting)
-            opened = [await web_.open() for _ in range(100)]
-            await until(lambda: len(web_.connections.open) == 100)
-            for _, writer in opened:
-                writer.write(get("/v1/topics/none/route"))
-            for reader, _ in opened:
-                assert b" 404 " in await answer(reader)
-            turns.end()
-            assert begun.total() == 100
-            assert max(begun.values()) <= 2 * BEGIN_MAX  # the event loop may call the gate twice in a turn
-
-    asyncio.run(main())
+        monkeypatch.setattr(mode, "explain", counting)
+        opened = [await web_.open() for _ in range(100)]
+        await until(lambda: len(web_.connections.open) == 100)
+        for _, writer in opened:
+            writer.write(get("/v1/topics/none/route"))
+        for reader, _ in opened:
+            assert b" 404 " in await answer(reader)
+        turns.end()
+        assert begun.total() == 100
+        assert max(begun.values()) <= 2 * BEGIN_MAX  # the event loop may call the gate twice in a turn
 
 
-def test_requests_for_metrics_that_arrive_together_share_one_text(
+async def test_requests_for_metrics_that_arrive_together_share_one_text(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[int] = []
@@ -86,46 +83,42 @@ def test_requests_for_metrics_that_arrive_together_share_one_text(
         made.append(1)
         return exposition(self)
 
-    async def main() -> None:
-        async with limited(tmp_path, monkeypatch) as web_:
-            monkeypatch.setattr(Metrics, "exposition", counting)
-            opened = [await web_.open() for _ in range(60)]
-            await until(lambda: len(web_.connections.open) == 60)
-            for _, writer in opened:
-                writer.write(get("/metrics"))
-            assert [await statuses(reader, 1) for reader, _ in opened] == [[200]] * 60
-            assert len(made) < 20
-            before = len(made)
-            await web_.ns.get("/metrics")
-            await web_.ns.get("/metrics")
-            assert len(made) == before + 2, "a later request sees later figures"
-
-    asyncio.run(main())
+    async with limited(tmp_path, monkeypatch) as web_:
+        monkeypatch.setattr(Metrics, "exposition", counting)
+        opened = [await web_.open() for _ in range(60)]
+        await until(lambda: len(web_.connections.open) == 60)
+        for _, writer in opened:
+            writer.write(get("/metrics"))
+        assert [await statuses(reader, 1) for reader, _ in opened] == [[200]] * 60
+        assert len(made) < 20
+        before = len(made)
+        await web_.ns.get("/metrics")
+        await web_.ns.get("/metrics")
+        assert len(made) == before + 2, "a later request sees later figures"
 
 
-def test_health_does_not_wait_behind_other_requests(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        async with limited(tmp_path, monkeypatch) as web_:
-            explained: list[str] = []
-            explain = web_.ns.mode.explain
+async def test_health_does_not_wait_behind_other_requests(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with limited(tmp_path, monkeypatch) as web_:
+        explained: list[str] = []
+        explain = web_.ns.mode.explain
 
-            def counting(topic: str) -> Any:
-                explained.append(topic)
-                return explain(topic)
+        def counting(topic: str) -> Any:
+            explained.append(topic)
+            return explain(topic)
 
-            monkeypatch.setattr(web_.ns.mode, "explain", counting)
-            opened = [await web_.open() for _ in range(200)]
-            health, health_writer = await web_.open()
-            await until(lambda: len(web_.connections.open) == 201)
-            for _, writer in opened:
-                writer.write(get("/v1/topics/none/route"))
-            health_writer.write(HEALTH)
-            assert b" 200 " in await answer(health)
-            assert len(explained) < 150
-            for reader, _ in opened:
-                assert b" 404 " in await answer(reader)
-
-    asyncio.run(main())
+        monkeypatch.setattr(web_.ns.mode, "explain", counting)
+        opened = [await web_.open() for _ in range(200)]
+        health, health_writer = await web_.open()
+        await until(lambda: len(web_.connections.open) == 201)
+        for _, writer in opened:
+            writer.write(get("/v1/topics/none/route"))
+        health_writer.write(HEALTH)
+        assert b" 200 " in await answer(health)
+        assert len(explained) < 150
+        for reader, _ in opened:
+            assert b" 404 " in await answer(reader)
 
 
 class Silent(asyncio.Transport):
@@ -141,163 +134,144 @@ class Silent(asyncio.Transport):
         return 0
 
 
-def test_lost_and_cancelled_requests_leave_the_gate_at_once() -> None:
-    async def main() -> None:
-        runner = web.AppRunner(web.Application())
-        await runner.setup()
-        connections, gate = HttpConnections(runner, logging.getLogger()), Gate()
-        made = []
-        for _ in range(BEGIN_MAX + 2):
-            connection = connections.accept()
-            assert isinstance(connection, HttpConnection)
-            connection.connection_made(Silent())
-            made.append(connection)
-        async with asyncio.TaskGroup() as group:
-            tasks: list[asyncio.Task[str]] = []
+async def test_lost_and_cancelled_requests_leave_the_gate_at_once() -> None:
+    runner = web.AppRunner(web.Application())
+    await runner.setup()
+    connections, gate = HttpConnections(runner, logging.getLogger()), Gate()
+    made = []
+    for _ in range(BEGIN_MAX + 2):
+        connection = connections.accept()
+        assert isinstance(connection, HttpConnection)
+        connection.connection_made(Silent())
+        made.append(connection)
+    async with asyncio.TaskGroup() as group:
+        tasks: list[asyncio.Task[str]] = []
 
-            async def waiting(connection: HttpConnection) -> str:
-                try:
-                    await connections.begin(connection, gate)
-                except ConnectionResetError:
-                    return "lost"
-                return "begun"
+        async def waiting(connection: HttpConnection) -> str:
+            try:
+                await connections.begin(connection, gate)
+            except ConnectionResetError:
+                return "lost"
+            return "begun"
 
-            def look() -> None:
-                """End the two waiting requests: close the connection of one, and cancel the other."""
-                assert len(gate.waiting) == 2
-                made[-2].connection_lost(None)
-                tasks[-1].cancel()
+        def look() -> None:
+            """End the two waiting requests: close the connection of one, and cancel the other."""
+            assert len(gate.waiting) == 2
+            made[-2].connection_lost(None)
+            tasks[-1].cancel()
 
-            tasks += [group.create_task(waiting(connection)) for connection in made]
-            asyncio.get_running_loop().call_soon(look)
-        assert [task.result() for task in tasks[:-1]] == ["begun"] * BEGIN_MAX + ["lost"]
-        assert tasks[-1].cancelled()
-        assert not gate.waiting
-        for connection in made:
-            connection.connection_lost(None)
-        await runner.cleanup()
-
-    asyncio.run(main())
+        tasks += [group.create_task(waiting(connection)) for connection in made]
+        asyncio.get_running_loop().call_soon(look)
+    assert [task.result() for task in tasks[:-1]] == ["begun"] * BEGIN_MAX + ["lost"]
+    assert tasks[-1].cancelled()
+    assert not gate.waiting
+    for connection in made:
+        connection.connection_lost(None)
+    await runner.cleanup()
 
 
 @pytest.mark.parametrize("pause", [False, True], ids=["at once", "in parts"])
-def test_header_above_its_limit_is_refused(
+async def test_header_above_its_limit_is_refused(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, pause: bool
 ) -> None:
-    async def main() -> None:
-        async with limited(tmp_path, monkeypatch) as web_:
-            line = b"X-More: %s\r\n" % (b"x" * 990)
-            lines_max = HEADER_MAX // len(line)
-            reader, writer = await web_.open(get("/healthz", more=line * (lines_max - 1)))
-            assert await statuses(reader, 1) == [200]
-            request = get("/healthz", more=line * (lines_max + 1))
-            for start in range(0, len(request), 1500):
-                writer.write(request[start : start + 1500])
-                if pause:
-                    await asyncio.sleep(0.002)
-            assert b"HTTP/1.1 431 " in await ended(reader)
-
-    asyncio.run(main())
+    async with limited(tmp_path, monkeypatch) as web_:
+        line = b"X-More: %s\r\n" % (b"x" * 990)
+        lines_max = HEADER_MAX // len(line)
+        reader, writer = await web_.open(get("/healthz", more=line * (lines_max - 1)))
+        assert await statuses(reader, 1) == [200]
+        request = get("/healthz", more=line * (lines_max + 1))
+        for start in range(0, len(request), 1500):
+            writer.write(request[start : start + 1500])
+            if pause:
+                await asyncio.sleep(0.002)
+        assert b"HTTP/1.1 431 " in await ended(reader)
 
 
-def test_bytes_behind_a_blocking_query_are_bounded_and_served_afterwards(
+async def test_bytes_behind_a_blocking_query_are_bounded_and_served_afterwards(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main() -> None:
-        async with limited(tmp_path, monkeypatch) as web_:
-            query = get("/v1/topics/T/route?index=999999999999&wait=60s")
-            large = get("/healthz", more=b"X-More: %s\r\n" % (b"x" * 7000))
-            reader, writer = await web_.open(query)
-            await until(lambda: served(web_.connections) == 1)
-            count = 2000  # requests of 7 kB: more in all than the buffers of both sides hold
-            writer.write(large * count)
-            await until(lambda: web_.connections.ahead_bytes > AHEAD_MAX)
-            sizes = [-1]  # bytes that the client could not send yet
-            while sizes[-1] != writer.transport.get_write_buffer_size():
-                sizes.append(writer.transport.get_write_buffer_size())
-                await asyncio.sleep(0.1)
-            assert sizes[-1] > 0, "the nameserver reads no more"
-            assert web_.connections.ahead_bytes <= AHEAD_MAX + READ_MAX
-            web_.ns.web_server.reads.end()
-            assert await statuses(reader, 1 + count) == [404] + [200] * count
-            assert web_.connections.ahead_bytes == 0
-
-    asyncio.run(main())
+    async with limited(tmp_path, monkeypatch) as web_:
+        query = get("/v1/topics/T/route?index=999999999999&wait=60s")
+        large = get("/healthz", more=b"X-More: %s\r\n" % (b"x" * 7000))
+        reader, writer = await web_.open(query)
+        await until(lambda: served(web_.connections) == 1)
+        count = 2000  # requests of 7 kB: more in all than the buffers of both sides hold
+        writer.write(large * count)
+        await until(lambda: web_.connections.ahead_bytes > AHEAD_MAX)
+        sizes = [-1]  # bytes that the client could not send yet
+        while sizes[-1] != writer.transport.get_write_buffer_size():
+            sizes.append(writer.transport.get_write_buffer_size())
+            await asyncio.sleep(0.1)
+        assert sizes[-1] > 0, "the nameserver reads no more"
+        assert web_.connections.ahead_bytes <= AHEAD_MAX + READ_MAX
+        web_.ns.web_server.reads.end()
+        assert await statuses(reader, 1 + count) == [404] + [200] * count
+        assert web_.connections.ahead_bytes == 0
 
 
-def test_bytes_behind_served_requests_are_bounded_in_total(
+async def test_bytes_behind_served_requests_are_bounded_in_total(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        async with limited(tmp_path, monkeypatch, ahead_all_max=50_000) as web_:
-            query = get("/v1/topics/T/route?index=999999999999&wait=60s")
-            opened = [await web_.open(query) for _ in range(6)]
-            await until(lambda: served(web_.connections) == 6)
-            for _, writer in opened:
-                writer.write(HALF + b"x" * 14_000)
-                await asyncio.sleep(0.02)
-            await until(lambda: len(web_.connections.open) == 3)
-            assert 0 < web_.connections.ahead_bytes <= 50_000
-            for reader, _ in opened[3:]:
-                assert await ended(reader) == b""
-            web_.ns.web_server.reads.end()
-            for reader, _ in opened[:3]:
-                assert await statuses(reader, 1) == [404]
-
-    asyncio.run(main())
+    async with limited(tmp_path, monkeypatch, ahead_all_max=50_000) as web_:
+        query = get("/v1/topics/T/route?index=999999999999&wait=60s")
+        opened = [await web_.open(query) for _ in range(6)]
+        await until(lambda: served(web_.connections) == 6)
+        for _, writer in opened:
+            writer.write(HALF + b"x" * 14_000)
+            await asyncio.sleep(0.02)
+        await until(lambda: len(web_.connections.open) == 3)
+        assert 0 < web_.connections.ahead_bytes <= 50_000
+        for reader, _ in opened[3:]:
+            assert await ended(reader) == b""
+        web_.ns.web_server.reads.end()
+        for reader, _ in opened[:3]:
+            assert await statuses(reader, 1) == [404]
     assert "bytes of requests wait, allowed are 50000" in caplog.text
 
 
-def test_pipelined_requests_are_answered_in_order(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        async with limited(tmp_path, monkeypatch) as web_:
-            requests = [get("/healthz"), get("/v1/topics/none/route"), get("/readyz"), get("/nothing")] * 50
-            body = b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello"
-            reader, writer = await web_.open(b"".join(requests) + body + get("/healthz"))
-            expected = [200, 404, 200, 404] * 50 + [405, 200]
-            assert await statuses(reader, len(expected)) == expected
-            for start in range(0, len(body + HEALTH), 7):  # write 7 bytes at a time: a part may end anywhere
-                writer.write((body + HEALTH)[start : start + 7])
-                await asyncio.sleep(0)
-            assert await statuses(reader, 2) == [405, 200]
-            for end in (
-                b"\r\n\r\n",
-                b"\r\nX: y\r\n\r\n",
-            ):  # end of a header whose beginning was sent with the body before
-                writer.write(body + b"GET /healthz HTTP/1.1\r\nHost: localhost")
-                assert await statuses(reader, 1) == [405]
-                writer.write(end)
-                assert await statuses(reader, 1) == [200]
-
-    asyncio.run(main())
+async def test_pipelined_requests_are_answered_in_order(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with limited(tmp_path, monkeypatch) as web_:
+        requests = [get("/healthz"), get("/v1/topics/none/route"), get("/readyz"), get("/nothing")] * 50
+        body = b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello"
+        reader, writer = await web_.open(b"".join(requests) + body + get("/healthz"))
+        expected = [200, 404, 200, 404] * 50 + [405, 200]
+        assert await statuses(reader, len(expected)) == expected
+        for start in range(0, len(body + HEALTH), 7):  # write 7 bytes at a time: a part may end anywhere
+            writer.write((body + HEALTH)[start : start + 7])
+            await asyncio.sleep(0)
+        assert await statuses(reader, 2) == [405, 200]
+        for end in (
+            b"\r\n\r\n",
+            b"\r\nX: y\r\n\r\n",
+        ):  # end of a header whose beginning was sent with the body before
+            writer.write(body + b"GET /healthz HTTP/1.1\r\nHost: localhost")
+            assert await statuses(reader, 1) == [405]
+            writer.write(end)
+            assert await statuses(reader, 1) == [200]
 
 
 @pytest.mark.parametrize("encoding", [b"", b"Content-Encoding: deflate\r\n"], ids=["plain", "deflated"])
-def test_body_that_no_handler_reads_does_not_hide_the_next_request(
+async def test_body_that_no_handler_reads_does_not_hide_the_next_request(
     encoding: bytes, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main() -> None:
-        async with limited(tmp_path, monkeypatch) as web_:
-            body = random.Random(1).randbytes(2_000_000)  # more than aiohttp stores while no handler reads
-            body = zlib.compress(body) if encoding else body
-            head = b"PUT /v1/kv/n/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n" % len(body)
-            reader, _ = await web_.open(head + encoding + b"\r\n" + body + get("/healthz") * 3)
-            assert await statuses(reader, 4) == [403, 200, 200, 200]
-            assert web_.connections.ahead_bytes == 0
-
-    asyncio.run(main())
+    async with limited(tmp_path, monkeypatch) as web_:
+        body = random.Random(1).randbytes(2_000_000)  # more than aiohttp stores while no handler reads
+        body = zlib.compress(body) if encoding else body
+        head = b"PUT /v1/kv/n/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n" % len(body)
+        reader, _ = await web_.open(head + encoding + b"\r\n" + body + get("/healthz") * 3)
+        assert await statuses(reader, 4) == [403, 200, 200, 200]
+        assert web_.connections.ahead_bytes == 0
 
 
-def test_one_packet_that_ends_a_body_cannot_add_many_parsed_requests(
+async def test_one_packet_that_ends_a_body_cannot_add_many_parsed_requests(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        async with limited(tmp_path, monkeypatch) as web_:
-            query = get("/v1/topics/T/route?index=999999999999&wait=60s", more=b"Content-Length: 5\r\n")
-            reader, writer = await web_.open(query)
-            await until(lambda: served(web_.connections) == 1)
-            writer.write(b"hello" + get("/healthz") * 30)
-            assert await ended(reader) == b""
-
-    asyncio.run(main())
+    async with limited(tmp_path, monkeypatch) as web_:
+        query = get("/v1/topics/T/route?index=999999999999&wait=60s", more=b"Content-Length: 5\r\n")
+        reader, writer = await web_.open(query)
+        await until(lambda: served(web_.connections) == 1)
+        writer.write(b"hello" + get("/healthz") * 30)
+        assert await ended(reader) == b""
     assert f"requests without answers, allowed are {PARSED_MAX}" in caplog.text

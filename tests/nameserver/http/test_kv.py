@@ -51,140 +51,116 @@ BOTH = pytest.mark.parametrize("mode", ["independent", "raft"])
 
 
 @BOTH
-def test_value_is_put_read_changed_and_deleted(mode: str, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, mode) as one:
-            assert (await ask(one, "GET"))[0] == 404
-            status, tag, body = await ask(one, "PUT", value="ä")
-            assert (status, body["value"], body["mode"]) == (200, "ä", mode)
-            assert (await ask(one, "GET"))[:2] == (200, tag)
-            assert (await ask(one, "GET", If_None_Match=tag))[0] == 304
-            status, same, _ = await ask(one, "PUT", value="ä")
-            assert (status, same) == (200, tag), "the same value is no change"
-            _, other, _ = await ask(one, "PUT", value="b")
-            assert other != tag
-            assert (await ask(one, "GET", "/v1/kv/n"))[2]["table"] == {"k": "b"}
-            status, _, body = await ask(one, "DELETE")
-            assert (status, body) == (200, {"namespace": "n", "key": "k"})
-            assert (await ask(one, "DELETE"))[0] == 404
-            assert (await ask(one, "PUT", "/v1/kv/a%2Fb/%C3%A9", "v"))[0] == 200
-            assert (await ask(one, "GET", "/v1/kv/a%2Fb"))[2]["table"] == {"é": "v"}
-        if mode == "independent":
-            assert load_kv_file(tmp_path / "kvConfig.json") == {"n": {}, "a/b": {"é": "v"}}
-
-    asyncio.run(main())
+async def test_value_is_put_read_changed_and_deleted(mode: str, tmp_path: Path) -> None:
+    async with serving(tmp_path, mode) as one:
+        assert (await ask(one, "GET"))[0] == 404
+        status, tag, body = await ask(one, "PUT", value="ä")
+        assert (status, body["value"], body["mode"]) == (200, "ä", mode)
+        assert (await ask(one, "GET"))[:2] == (200, tag)
+        assert (await ask(one, "GET", If_None_Match=tag))[0] == 304
+        status, same, _ = await ask(one, "PUT", value="ä")
+        assert (status, same) == (200, tag), "the same value is no change"
+        _, other, _ = await ask(one, "PUT", value="b")
+        assert other != tag
+        assert (await ask(one, "GET", "/v1/kv/n"))[2]["table"] == {"k": "b"}
+        status, _, body = await ask(one, "DELETE")
+        assert (status, body) == (200, {"namespace": "n", "key": "k"})
+        assert (await ask(one, "DELETE"))[0] == 404
+        assert (await ask(one, "PUT", "/v1/kv/a%2Fb/%C3%A9", "v"))[0] == 200
+        assert (await ask(one, "GET", "/v1/kv/a%2Fb"))[2]["table"] == {"é": "v"}
+    if mode == "independent":
+        assert load_kv_file(tmp_path / "kvConfig.json") == {"n": {}, "a/b": {"é": "v"}}
 
 
 @BOTH
-def test_change_with_if_match_changes_what_its_sender_saw_and_nothing_else(mode: str, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, mode) as one:
-            assert (await ask(one, "PUT", value="v", If_Match="*"))[0] == 412, "there is none yet"
-            status, first, _ = await ask(one, "PUT", value="1", If_None_Match="*")
-            assert status == 200
-            status, _, problem = await ask(one, "PUT", value="x", If_None_Match="*")
-            assert (status, first in problem["detail"]) == (412, True)
-            status, second, _ = await ask(one, "PUT", value="2", If_Match=first)
-            assert status == 200
-            for stale in (first, f"W/{second}", '"nonsense"', "nonsense"):
-                status, _, problem = await ask(one, "PUT", value="lost", If_Match=stale)
-                assert (status, second in problem["detail"]) == (412, True)
-                assert (await ask(one, "DELETE", If_Match=stale))[0] == 412
-            assert (await ask(one, "GET"))[2]["value"] == "2"
-            assert (await ask(one, "DELETE", If_Match=f"{first}, {second}"))[0] == 200
-            assert (await ask(one, "DELETE", If_Match=second))[0] == 412
-
-    asyncio.run(main())
+async def test_change_with_if_match_changes_what_its_sender_saw_and_nothing_else(
+    mode: str, tmp_path: Path
+) -> None:
+    async with serving(tmp_path, mode) as one:
+        assert (await ask(one, "PUT", value="v", If_Match="*"))[0] == 412, "there is none yet"
+        status, first, _ = await ask(one, "PUT", value="1", If_None_Match="*")
+        assert status == 200
+        status, _, problem = await ask(one, "PUT", value="x", If_None_Match="*")
+        assert (status, first in problem["detail"]) == (412, True)
+        status, second, _ = await ask(one, "PUT", value="2", If_Match=first)
+        assert status == 200
+        for stale in (first, f"W/{second}", '"nonsense"', "nonsense"):
+            status, _, problem = await ask(one, "PUT", value="lost", If_Match=stale)
+            assert (status, second in problem["detail"]) == (412, True)
+            assert (await ask(one, "DELETE", If_Match=stale))[0] == 412
+        assert (await ask(one, "GET"))[2]["value"] == "2"
+        assert (await ask(one, "DELETE", If_Match=f"{first}, {second}"))[0] == 200
+        assert (await ask(one, "DELETE", If_Match=second))[0] == 412
 
 
 @BOTH
 @pytest.mark.slow
-def test_of_changes_at_once_on_one_condition_one_is_applied(mode: str, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, mode) as one:
-            _, tag, _ = await ask(one, "PUT", value="0")
-            for number in range(3):
-                asked = [ask(one, "PUT", value=f"{number}-{by}", If_Match=tag) for by in range(8)]
-                answers = await asyncio.gather(*asked)
-                assert sorted(status for status, _, _ in answers) == [200] + [412] * 7
-                (tag,) = [tag for status, tag, _ in answers if status == 200]
-                assert (await ask(one, "GET"))[1] == tag
-
-    asyncio.run(main())
+async def test_of_changes_at_once_on_one_condition_one_is_applied(mode: str, tmp_path: Path) -> None:
+    async with serving(tmp_path, mode) as one:
+        _, tag, _ = await ask(one, "PUT", value="0")
+        for number in range(3):
+            asked = [ask(one, "PUT", value=f"{number}-{by}", If_Match=tag) for by in range(8)]
+            answers = await asyncio.gather(*asked)
+            assert sorted(status for status, _, _ in answers) == [200] + [412] * 7
+            (tag,) = [tag for status, tag, _ in answers if status == 200]
+            assert (await ask(one, "GET"))[1] == tag
 
 
-@BOTH
-def test_change_needs_the_token(mode: str, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path / "1", mode) as one:
-            assert (await ask(one, "PUT", value="v", token=""))[0] == 401
-            assert (await ask(one, "PUT", value="v", token="wrong"))[0] == 401
-            assert (await ask(one, "DELETE", token="wrong"))[0] == 401
-            assert (await ask(one, "GET"))[0] == 404, "nothing was put"
-        async with serving(tmp_path / "2", mode, token="") as one:
-            assert (await ask(one, "PUT", value="v"))[0] == 403
-
-    asyncio.run(main())
+async def test_change_needs_the_token(tmp_path: Path) -> None:
+    async with serving(tmp_path / "1", "independent") as one:
+        assert (await ask(one, "PUT", value="v", token=""))[0] == 401
+        assert (await ask(one, "PUT", value="v", token="wrong"))[0] == 401
+        assert (await ask(one, "DELETE", token="wrong"))[0] == 401
+        assert (await ask(one, "GET"))[0] == 404, "nothing was put"
+    async with serving(tmp_path / "2", "independent", token="") as one:
+        assert (await ask(one, "PUT", value="v"))[0] == 403
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "status", "said"),
-    [
-        (PATH, b"", 400, "the body must be"),
-        (PATH, b"[" * 100_000, 400, "the body must be"),
-        (PATH, b'{"value": 1}', 400, "the body must be"),
-        (PATH, b'{"value": null}', 400, "the body must be"),
-        (PATH, b'{"value": "v", "more": 1}', 400, "the body must be"),
-        (PATH, b'{"value": "\xff"}', 400, "the body must be"),
-        (PATH, b'{"value": "\\ud800"}', 400, "the body must be"),
-        (f"{PATH}?timeout=0s", "v", 400, "timeout=0s is not"),
-        (f"{PATH}?force=1", "v", 400, "unknown parameter force"),
-        (PATH, "x" * KV_ENTRY_BYTES_MAX, 400, f"at most {KV_ENTRY_BYTES_MAX} are allowed"),
-        (PATH, b" " * (kv.BODY_MAX + 1), 413, f"a body of at most {kv.BODY_MAX} bytes"),
-        (f"/v1/kv/n/{'k' * 2000}", "v", 400, "namespace and key have 2001 bytes"),
-    ],
-    ids=lambda value: None if isinstance(value, int) else repr(value)[:25],
+WRONG: tuple[tuple[str, object, int, str], ...] = (
+    (PATH, b"", 400, "the body must be"),
+    (PATH, b"[" * 100_000, 400, "the body must be"),
+    (PATH, b'{"value": 1}', 400, "the body must be"),
+    (PATH, b'{"value": null}', 400, "the body must be"),
+    (PATH, b'{"value": "v", "more": 1}', 400, "the body must be"),
+    (PATH, b'{"value": "\xff"}', 400, "the body must be"),
+    (PATH, b'{"value": "\\ud800"}', 400, "the body must be"),
+    (f"{PATH}?timeout=0s", "v", 400, "timeout=0s is not"),
+    (f"{PATH}?force=1", "v", 400, "unknown parameter force"),
+    (PATH, "x" * KV_ENTRY_BYTES_MAX, 400, f"at most {KV_ENTRY_BYTES_MAX} are allowed"),
+    (PATH, b" " * (kv.BODY_MAX + 1), 413, f"a body of at most {kv.BODY_MAX} bytes"),
+    (f"/v1/kv/n/{'k' * 2000}", "v", 400, "namespace and key have 2001 bytes"),
 )
-def test_wrong_change_is_refused_and_says_why(
-    path: str, value: object, status: int, said: str, tmp_path: Path
-) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, "independent") as one:
+
+
+async def test_wrong_change_is_refused_and_says_why(tmp_path: Path) -> None:
+    async with serving(tmp_path, "independent") as one:
+        for path, value, status, said in WRONG:
             answered, _, problem = await ask(one, "PUT", path, value)
             assert (answered, said in problem["detail"]) == (status, True), problem
             assert len(problem["detail"]) <= 400
-            assert (await ask(one, "GET", "/v1/kv"))[2]["namespaces"] == []
-
-    asyncio.run(main())
+        assert (await ask(one, "GET", "/v1/kv"))[2]["namespaces"] == []
 
 
-def test_configuration_that_is_full_refuses_a_put(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, "independent") as one:
-            for number in range(KV_BYTES_MAX // 1_000_000):
-                assert (await ask(one, "PUT", f"/v1/kv/n/k{number}", "x" * 1_000_000))[0] == 200
-            status, _, problem = await ask(one, "PUT", "/v1/kv/n/more", "x" * 1_000_000)
-            assert (status, "at most" in problem["detail"]) == (409, True)
-
-    asyncio.run(main())
+async def test_configuration_that_is_full_refuses_a_put(tmp_path: Path) -> None:
+    async with serving(tmp_path, "independent") as one:
+        for number in range(KV_BYTES_MAX // 1_000_000):
+            assert (await ask(one, "PUT", f"/v1/kv/n/k{number}", "x" * 1_000_000))[0] == 200
+        status, _, problem = await ask(one, "PUT", "/v1/kv/n/more", "x" * 1_000_000)
+        assert (status, "at most" in problem["detail"]) == (409, True)
 
 
-def test_put_that_the_disk_refuses_is_in_force_and_says_that_it_is_not_kept(
+async def test_put_that_the_disk_refuses_is_in_force_and_says_that_it_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept_file, "RETRY_S", 0.02)
-
-    async def main() -> None:
-        async with serving(tmp_path, "independent") as one:
-            (tmp_path / "kvConfig.json.tmp").mkdir()
-            status, _, problem = await ask(one, "PUT", value="v")
-            assert (status, "in force, but not kept in a file" in problem["detail"]) == (507, True)
-            assert (await ask(one, "GET"))[2]["value"] == "v"
-            (tmp_path / "kvConfig.json.tmp").rmdir()
-            status, _, _ = await ask(one, "PUT", value="v")
-            assert status == 200
-
-    asyncio.run(main())
+    async with serving(tmp_path, "independent") as one:
+        (tmp_path / "kvConfig.json.tmp").mkdir()
+        status, _, problem = await ask(one, "PUT", value="v")
+        assert (status, "in force, but not kept in a file" in problem["detail"]) == (507, True)
+        assert (await ask(one, "GET"))[2]["value"] == "v"
+        (tmp_path / "kvConfig.json.tmp").rmdir()
+        status, _, _ = await ask(one, "PUT", value="v")
+        assert status == 200
 
 
 @pytest.mark.parametrize(
@@ -194,16 +170,13 @@ def test_put_that_the_disk_refuses_is_in_force_and_says_that_it_is_not_kept(
         (OutcomeUnknown("no verdict by the deadline"), 504, "outcome unknown"),
     ],
 )
-def test_outcomes_of_a_group_are_told_apart(
+async def test_outcomes_of_a_group_are_told_apart(
     error: Exception, status: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(*_: object, **__: object) -> None:
         raise error
 
-    async def main() -> None:
-        async with serving(tmp_path, "independent") as one:
-            monkeypatch.setattr(one.mode, "propose", fail)
-            answered, _, problem = await ask(one, "PUT", value="v")
-            assert (answered, said in problem["detail"]) == (status, True)
-
-    asyncio.run(main())
+    async with serving(tmp_path, "independent") as one:
+        monkeypatch.setattr(one.mode, "propose", fail)
+        answered, _, problem = await ask(one, "PUT", value="v")
+        assert (answered, said in problem["detail"]) == (status, True)

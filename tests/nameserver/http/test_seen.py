@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
+import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -23,6 +21,7 @@ from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.registration import RegisterBody, encode_register_body
 from routekeeper.remoting.route import DataVersion, TopicConfig
 from routekeeper.remoting.transport.blocking import BlockingClient
+from tests.faults.servers import Running, server
 from tests.nameserver.http.test_server_http import running
 from tests.ports import free_addresses
 from tests.tls import Authority
@@ -37,25 +36,8 @@ REASONS = {"closed", "expired", "unregistered", "displaced", "moved", "fenced"}
 class Nameserver:
     """A nameserver that runs as a separate process."""
 
-    def __init__(self, folder: Path, mode: str) -> None:
-        (raft,) = free_addresses(1)
-        flags = ("--raft", raft, "--peers", raft, "--durability", "fsync") if mode == "raft" else ()
-        self.mode = mode
-        self.log = folder / "stderr.txt"
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "routekeeper.nameserver", "--listen", "127.0.0.1:0"),
-                    *("--http", "127.0.0.1:0", "--mode", mode, "--data", str(folder / "data"), *flags),
-                ],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        words = dict(word.split("=") for word in line.split() if "=" in word)
-        self.addr, self.http = words["listen"], words["http"]
+    def __init__(self, process: Running, mode: str) -> None:
+        self.mode, self.pid, self.addr, self.http = mode, process.pid, process.listen, process.http
         wait_until(lambda: self.get("/readyz") == 200, "readiness")
 
     def get(self, path: str) -> int:
@@ -111,12 +93,11 @@ def nameserver(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Nameserver]:
     """Yield one nameserver of each mode for all tests. Each test has its own brokers."""
-    server = Nameserver(tmp_path_factory.mktemp(request.param), request.param)
-    try:
-        yield server
-    finally:
-        server.process.kill()
-        server.process.communicate()
+    (raft,) = free_addresses(1)
+    more = ("--raft", raft, "--peers", raft, "--durability", "fsync") if request.param == "raft" else ()
+    folder = tmp_path_factory.mktemp(request.param)
+    with server("nameserver", folder, "--mode", request.param, *more, http=True) as process:
+        yield Nameserver(process, request.param)
 
 
 @pytest.fixture
@@ -224,9 +205,9 @@ def test_a_loop_that_stood_still_is_seen(nameserver: Nameserver) -> None:
         return found[f"{name}_count"] - found[f"{name}_bucket le=0.25"]
 
     before = late()
-    nameserver.process.send_signal(signal.SIGSTOP)
+    os.kill(nameserver.pid, signal.SIGSTOP)
     time.sleep(0.6)  # SIGSTOP stops the process for this time, so its event loop is late
-    nameserver.process.send_signal(signal.SIGCONT)
+    os.kill(nameserver.pid, signal.SIGCONT)
     wait_until(lambda: late() > before, "a turn of the loop that was late")
 
 
@@ -287,20 +268,16 @@ def test_connections_are_counted_by_kind(nameserver: Nameserver, client: Blockin
 
 
 @pytest.mark.skipif(not Authority.is_possible(), reason="openssl is not on this machine")
-def test_the_end_of_each_certificate_is_served_under_its_port(tmp_path: Path) -> None:
+async def test_the_end_of_each_certificate_is_served_under_its_port(tmp_path: Path) -> None:
     cert, key = Authority(tmp_path).issue(days=200)
-
-    async def main() -> None:
-        async with running(tmp_path) as ns:
-            assert "mqnamesrv_certificate_left_seconds" not in (await ns.get("/metrics"))[1]
-        async with running(tmp_path, tls_cert=cert, tls_key=key) as ns:
-            found = re.findall(
-                r'^mqnamesrv_certificate_left_seconds\{port="(\w+)"\} (\S+)$',
-                (await ns.get("/metrics"))[1],
-                re.MULTILINE,
-            )
-            ((port, left_s),) = found
-            assert port == "wire"
-            assert 199 < float(left_s) / 86_400 <= 200
-
-    asyncio.run(main())
+    async with running(tmp_path) as ns:
+        assert "mqnamesrv_certificate_left_seconds" not in (await ns.get("/metrics"))[1]
+    async with running(tmp_path, tls_cert=cert, tls_key=key) as ns:
+        found = re.findall(
+            r'^mqnamesrv_certificate_left_seconds\{port="(\w+)"\} (\S+)$',
+            (await ns.get("/metrics"))[1],
+            re.MULTILINE,
+        )
+        ((port, left_s),) = found
+        assert port == "wire"
+        assert 199 < float(left_s) / 86_400 <= 200

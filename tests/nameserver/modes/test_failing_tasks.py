@@ -24,7 +24,7 @@ from tests.nameserver.modes.test_independent import Recorder
 from tests.nameserver.modes.test_line import Loop
 from tests.nameserver.modes.test_line_order import Clock
 from tests.nameserver.modes.test_storms import registration, rounds_until
-from tests.nameserver.replicated.group import group_of, run
+from tests.nameserver.replicated.group import group_of
 from tests.waiting import until
 
 OVER = ConnectionId(1)
@@ -69,46 +69,37 @@ def independent_mode(folder: Path) -> Independent:
     return mode
 
 
-def test_registration_that_fails_later_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        monkeypatch.setattr(independent, "decoding_registration", failing)
-        mode, answers = independent_mode(tmp_path), list[Answer]()
+async def test_registration_that_fails_later_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(independent, "decoding_registration", failing)
+    mode, answers = independent_mode(tmp_path), list[Answer]()
+    deadline = asyncio.get_running_loop().time() + 60.0
+    assert mode.register(registration(1, 3), OVER, deadline=deadline, answered=answers.append) is None
+    await rounds_until(lambda: bool(answers))
+    assert (answers[0].code, answers[0].remark) == (ResponseCode.SYSTEM_ERROR, FAULT)
+
+
+async def test_change_by_an_operator_that_fails_later_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mode = independent_mode(tmp_path)
+    monkeypatch.setattr(RouteTable, "apply_at_once", lambda *_: None)
+    monkeypatch.setattr(RouteTable, "applying", failing)
+    command = PutKv(namespace="n", key="k", value="v", key_revision=0)
+    deadline = asyncio.get_running_loop().time() + 60.0
+    with pytest.raises(ZeroDivisionError, match="the planted fault"):
+        await asyncio.wait_for(mode.propose(command, deadline=deadline), 30.0)
+
+
+async def test_registration_that_fails_later_is_answered_in_raft_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with group_of(tmp_path, size=1) as group:
+        monkeypatch.setattr(proposer, "decoding_registration", failing)
+        answers = list[Answer]()
         deadline = asyncio.get_running_loop().time() + 60.0
-        assert mode.register(registration(1, 3), OVER, deadline=deadline, answered=answers.append) is None
-        await rounds_until(lambda: bool(answers))
+        answer = group.at(0).register(registration(1, 3), OVER, deadline=deadline, answered=answers.append)
+        assert answer is None
+        await until(lambda: bool(answers), "the registration is answered")
         assert (answers[0].code, answers[0].remark) == (ResponseCode.SYSTEM_ERROR, FAULT)
-
-    run(main)
-
-
-def test_change_by_an_operator_that_fails_later_raises(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def main() -> None:
-        mode = independent_mode(tmp_path)
-        monkeypatch.setattr(RouteTable, "apply_at_once", lambda *_: None)
-        monkeypatch.setattr(RouteTable, "applying", failing)
-        command = PutKv(namespace="n", key="k", value="v", key_revision=0)
-        deadline = asyncio.get_running_loop().time() + 60.0
-        with pytest.raises(ZeroDivisionError, match="the planted fault"):
-            await asyncio.wait_for(mode.propose(command, deadline=deadline), 30.0)
-
-    run(main)
-
-
-def test_registration_that_fails_later_is_answered_in_raft_mode(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def main() -> None:
-        async with group_of(tmp_path, size=1) as group:
-            monkeypatch.setattr(proposer, "decoding_registration", failing)
-            answers = list[Answer]()
-            deadline = asyncio.get_running_loop().time() + 60.0
-            answer = group.at(0).register(
-                registration(1, 3), OVER, deadline=deadline, answered=answers.append
-            )
-            assert answer is None
-            await until(lambda: bool(answers), "the registration is answered")
-            assert (answers[0].code, answers[0].remark) == (ResponseCode.SYSTEM_ERROR, FAULT)
-
-    run(main)

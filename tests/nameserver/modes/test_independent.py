@@ -17,8 +17,7 @@ import pytest
 
 from routekeeper.nameserver.modes import independent, kept_file
 from routekeeper.nameserver.modes.independent import Independent
-from routekeeper.nameserver.modes.interface import Consistency, Freshness, FreshnessNotOffered
-from routekeeper.nameserver.modes.serving import Mode
+from routekeeper.nameserver.modes.interface import Freshness, FreshnessNotOffered
 from routekeeper.nameserver.routes.kv import KV_BYTES_MAX, KV_ENTRY_BYTES_MAX
 from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.settings.changes import LiveSettings
@@ -117,245 +116,192 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(main)
 
 
-def test_it_is_a_consistency_and_a_mode(tmp_path: Path) -> None:
-    server = Bench(tmp_path).server
-    as_consistency: Consistency = server
-    as_mode: Mode = server
-    assert as_consistency.status().mode == "independent"
-    assert as_mode.settings.current.mode == "independent"
-
-
-def test_bad_registration_reaches_neither_liveness_nor_table(tmp_path: Path) -> None:
+async def test_bad_registration_reaches_neither_liveness_nor_table(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-
-    async def main() -> None:
-        answer = await bench.ask(RequestCode.REGISTER_BROKER, ext_of(), b"garbage", over=1)
-        assert answer.code == 1
-        assert bench.topics() == []
-        assert not bench.server.carries_broker(ConnectionId(1))
-        await bench.register(over=1)
-        assert bench.server.carries_broker(ConnectionId(1))
-
-    run(main())
+    answer = await bench.ask(RequestCode.REGISTER_BROKER, ext_of(), b"garbage", over=1)
+    assert answer.code == 1
+    assert bench.topics() == []
+    assert not bench.server.carries_broker(ConnectionId(1))
+    await bench.register(over=1)
+    assert bench.server.carries_broker(ConnectionId(1))
 
 
-def test_closed_connection_removes_every_broker_registered_over_it_at_once(tmp_path: Path) -> None:
+async def test_closed_connection_removes_every_broker_registered_over_it_at_once(tmp_path: Path) -> None:
     # RocketMQ removes only one of the brokers of a closed connection. The others stay until their leases end.
-    async def main() -> None:
-        bench = Bench(tmp_path)
-        other = BrokerKey(ClusterName("c"), BrokerAddr("b:1"))
-        await bench.register()
-        await bench.register(other)
-        await bench.register(BrokerKey(ClusterName("c"), BrokerAddr("z:1")), over=2)
-        bench.server.closed(ConnectionId(1), by_us=False)
-        assert list(dict(bench.server.view(Freshness.STALE).names())) == ["nz"]
-        events = bench.server.explain("t1").events
-        assert [event.broker for event in events] == [A, other]
-        assert {event.reason for event in events} == {LeaveReason.CONNECTION_CLOSED}
-        assert bench.effects.closed == []
-
-    run(main())
+    bench = Bench(tmp_path)
+    other = BrokerKey(ClusterName("c"), BrokerAddr("b:1"))
+    await bench.register()
+    await bench.register(other)
+    await bench.register(BrokerKey(ClusterName("c"), BrokerAddr("z:1")), over=2)
+    bench.server.closed(ConnectionId(1), by_us=False)
+    assert list(dict(bench.server.view(Freshness.STALE).names())) == ["nz"]
+    events = bench.server.explain("t1").events
+    assert [event.broker for event in events] == [A, other]
+    assert {event.reason for event in events} == {LeaveReason.CONNECTION_CLOSED}
+    assert bench.effects.closed == []
 
 
-def test_close_that_we_start_is_no_evidence_but_the_lease_still_runs_out(tmp_path: Path) -> None:
-    async def main() -> None:
-        bench = Bench(tmp_path)
-        await bench.register()
-        bench.server.closed(ConnectionId(1), by_us=True)
-        bench.wait(119)
-        assert bench.topics() == ["t1", "t2"]
-        bench.wait(12)
-        assert bench.topics() == []
-
-    run(main())
+async def test_close_that_we_start_is_no_evidence_but_the_lease_still_runs_out(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.register()
+    bench.server.closed(ConnectionId(1), by_us=True)
+    bench.wait(119)
+    assert bench.topics() == ["t1", "t2"]
+    bench.wait(12)
+    assert bench.topics() == []
 
 
-def test_close_of_an_older_connection_changes_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        bench = Bench(tmp_path)
-        await bench.register(over=1)
-        await bench.register(over=2)
-        bench.server.closed(ConnectionId(1), by_us=False)
-        assert bench.topics() == ["t1", "t2"]
-        await bench.register(over=1)
-        bench.server.closed(ConnectionId(2), by_us=False)
-        assert bench.topics() == []
-
-    run(main())
+async def test_close_of_an_older_connection_changes_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.register(over=1)
+    await bench.register(over=2)
+    bench.server.closed(ConnectionId(1), by_us=False)
+    assert bench.topics() == ["t1", "t2"]
+    await bench.register(over=1)
+    bench.server.closed(ConnectionId(2), by_us=False)
+    assert bench.topics() == []
 
 
-def test_silent_broker_leaves_at_the_scan_after_its_lease_and_its_connection_is_closed(
+async def test_silent_broker_leaves_at_the_scan_after_its_lease_and_its_connection_is_closed(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        bench = Bench(tmp_path)
-        await bench.register()
-        bench.wait(120)
-        assert bench.topics() == ["t1", "t2"]
-        bench.wait(10.5)
-        assert bench.topics() == []
-        assert bench.effects.closed == [1]
-
-    run(main())
+    bench = Bench(tmp_path)
+    await bench.register()
+    bench.wait(120)
+    assert bench.topics() == ["t1", "t2"]
+    bench.wait(10.5)
+    assert bench.topics() == []
+    assert bench.effects.closed == [1]
 
 
-def test_lease_a_5x_broker_asks_for_counts_and_scans_come_after_5_then_every_interval(tmp_path: Path) -> None:
-    async def main() -> None:
-        bench = Bench(tmp_path)
-        await bench.register(heartbeatTimeoutMillis="1000")
-        bench.wait(4.75)
-        assert bench.topics() != []
-        bench.wait(0.5)
-        assert bench.topics() == []
-        await bench.register(heartbeatTimeoutMillis="1000")
-        bench.wait(9.25)
-        assert bench.topics() != []
-        bench.wait(0.75)
-        assert bench.topics() == []
+async def test_lease_a_5x_broker_asks_for_counts_and_scans_come_after_5_then_every_interval(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path)
+    await bench.register(heartbeatTimeoutMillis="1000")
+    bench.wait(4.75)
+    assert bench.topics() != []
+    bench.wait(0.5)
+    assert bench.topics() == []
+    await bench.register(heartbeatTimeoutMillis="1000")
+    bench.wait(9.25)
+    assert bench.topics() != []
+    bench.wait(0.75)
+    assert bench.topics() == []
 
-    run(main())
 
-
-def test_shorter_scan_interval_counts_as_soon_as_it_is_set(tmp_path: Path) -> None:
-    async def main() -> None:
-        bench = Bench(tmp_path)
-        bench.wait(6)
-        await bench.register(heartbeatTimeoutMillis="500")
-        await bench.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"scanNotActiveBrokerInterval=500")
-        bench.wait(1.5)
-        assert bench.topics() == []
-
-    run(main())
+async def test_shorter_scan_interval_counts_as_soon_as_it_is_set(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.wait(6)
+    await bench.register(heartbeatTimeoutMillis="500")
+    await bench.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"scanNotActiveBrokerInterval=500")
+    bench.wait(1.5)
+    assert bench.topics() == []
 
 
 @pytest.mark.parametrize("how", ["register", "question", "heartbeat"])
-def test_whatever_a_broker_says_renews_its_lease(tmp_path: Path, how: str) -> None:
-    async def main() -> None:
-        bench = Bench(tmp_path)
-        await bench.register()
-        for _ in range(3):
-            bench.wait(100)
-            if how == "register":
-                await bench.register()
-            elif how == "question":
-                answer = await bench.ask(RequestCode.QUERY_DATA_VERSION, ext_of(), b"{}")
-                assert answer.ext_fields["changed"] == "true"
-            else:
-                await bench.ask(RequestCode.BROKER_HEARTBEAT, ext_of())
-        assert bench.topics() == ["t1", "t2"]
-        assert bench.server.view(Freshness.STALE).revision == 1, "renewals change nothing"
-
-    run(main())
+async def test_whatever_a_broker_says_renews_its_lease(tmp_path: Path, how: str) -> None:
+    bench = Bench(tmp_path)
+    await bench.register()
+    for _ in range(3):
+        bench.wait(100)
+        if how == "register":
+            await bench.register()
+        elif how == "question":
+            answer = await bench.ask(RequestCode.QUERY_DATA_VERSION, ext_of(), b"{}")
+            assert answer.ext_fields["changed"] == "true"
+        else:
+            await bench.ask(RequestCode.BROKER_HEARTBEAT, ext_of())
+    assert bench.topics() == ["t1", "t2"]
+    assert bench.server.view(Freshness.STALE).revision == 1, "renewals change nothing"
 
 
 @pytest.mark.parametrize("how", ["register", "question", "heartbeat"])
-def test_silent_broker_is_evicted_within_a_step_after_its_lease_and_never_before(
+async def test_silent_broker_is_evicted_within_a_step_after_its_lease_and_never_before(
     tmp_path: Path, how: str
 ) -> None:
-    async def main() -> None:
-        bench = Bench(tmp_path, scan_interval_ms=83)
+    bench = Bench(tmp_path, scan_interval_ms=83)
+    await bench.register(heartbeatTimeoutMillis="2100")
+    bench.wait(0.25)
+    bench.now += 0.24  # directly before the next step of the clock
+    if how == "register":
         await bench.register(heartbeatTimeoutMillis="2100")
+    elif how == "question":
+        await bench.ask(RequestCode.QUERY_DATA_VERSION, ext_of(), b"{}")
+    else:
+        await bench.ask(RequestCode.BROKER_HEARTBEAT, {**ext_of(), "heartbeatTimeoutMillis": "2100"})
+    silent_from = bench.now
+    bench.now = 0.5
+    bench.server.tick(bench.now)
+    while bench.topics() and bench.now < 10:
         bench.wait(0.25)
-        bench.now += 0.24  # directly before the next step of the clock
-        if how == "register":
-            await bench.register(heartbeatTimeoutMillis="2100")
-        elif how == "question":
-            await bench.ask(RequestCode.QUERY_DATA_VERSION, ext_of(), b"{}")
-        else:
-            await bench.ask(RequestCode.BROKER_HEARTBEAT, {**ext_of(), "heartbeatTimeoutMillis": "2100"})
-        silent_from = bench.now
-        bench.now = 0.5
-        bench.server.tick(bench.now)
-        while bench.topics() and bench.now < 10:
-            bench.wait(0.25)
-        assert 2.1 <= bench.now - silent_from <= 2.1 + 0.25
-
-    run(main())
+    assert 2.1 <= bench.now - silent_from <= 2.1 + 0.25
 
 
-def test_paused_process_does_not_expire_everybody_when_it_wakes(tmp_path: Path) -> None:
-    async def main() -> None:
-        bench = Bench(tmp_path)
-        await bench.register()
-        bench.now += 3600
-        bench.server.tick(bench.now)
-        bench.wait(60)
-        assert bench.topics() == ["t1", "t2"]
-
-    run(main())
+async def test_paused_process_does_not_expire_everybody_when_it_wakes(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.register()
+    bench.now += 3600
+    bench.server.tick(bench.now)
+    bench.wait(60)
+    assert bench.topics() == ["t1", "t2"]
 
 
-def test_goodbye_over_the_own_connection_removes_the_broker_before_the_answer(tmp_path: Path) -> None:
-    async def main() -> None:
-        bench = Bench(tmp_path)
-        await bench.register()
-        assert await bench.ask(RequestCode.UNREGISTER_BROKER, ext_of()) == Answer()
-        assert bench.topics() == []
-        assert bench.server.explain("t1").events[-1].reason is LeaveReason.UNREGISTERED
-        await bench.register()
-        assert bench.topics() == ["t1", "t2"]
-
-    run(main())
+async def test_goodbye_over_the_own_connection_removes_the_broker_before_the_answer(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.register()
+    assert await bench.ask(RequestCode.UNREGISTER_BROKER, ext_of()) == Answer()
+    assert bench.topics() == []
+    assert bench.server.explain("t1").events[-1].reason is LeaveReason.UNREGISTERED
+    await bench.register()
+    assert bench.topics() == ["t1", "t2"]
 
 
-def test_regression_late_goodbye_of_a_former_process_is_answered_ignored_and_noted(
+async def test_regression_late_goodbye_of_a_former_process_is_answered_ignored_and_noted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-
-    async def main() -> None:
-        bench = Bench(tmp_path)
-        await bench.register(over=1)
-        await bench.register(over=2)
-        assert await bench.ask(RequestCode.UNREGISTER_BROKER, ext_of(), over=1) == Answer()
-        assert bench.topics() == ["t1", "t2"]
-        assert "late unregistration ignored" in caplog.text
-
-    run(main())
+    bench = Bench(tmp_path)
+    await bench.register(over=1)
+    await bench.register(over=2)
+    assert await bench.ask(RequestCode.UNREGISTER_BROKER, ext_of(), over=1) == Answer()
+    assert bench.topics() == ["t1", "t2"]
+    assert "late unregistration ignored" in caplog.text
 
 
-def test_goodbye_over_a_connection_that_registered_nothing_is_a_command(tmp_path: Path) -> None:
-    async def main() -> None:
-        bench = Bench(tmp_path)
-        await bench.register(over=1)
-        assert await bench.ask(RequestCode.UNREGISTER_BROKER, ext_of(), over=9) == Answer()
-        assert bench.topics() == []
-        bench.server.closed(ConnectionId(1), by_us=False)
-
-    run(main())
+async def test_goodbye_over_a_connection_that_registered_nothing_is_a_command(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.register(over=1)
+    assert await bench.ask(RequestCode.UNREGISTER_BROKER, ext_of(), over=9) == Answer()
+    assert bench.topics() == []
+    bench.server.closed(ConnectionId(1), by_us=False)
 
 
-def test_connection_that_carries_a_broker_is_known_as_such(tmp_path: Path) -> None:
-    async def main() -> None:
-        bench = Bench(tmp_path)
-        assert not bench.server.carries_broker(ConnectionId(1))
-        await bench.register()
-        assert bench.server.carries_broker(ConnectionId(1))
-        bench.server.closed(ConnectionId(1), by_us=False)
-        assert not bench.server.carries_broker(ConnectionId(1))
-
-    run(main())
+async def test_connection_that_carries_a_broker_is_known_as_such(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    assert not bench.server.carries_broker(ConnectionId(1))
+    await bench.register()
+    assert bench.server.carries_broker(ConnectionId(1))
+    bench.server.closed(ConnectionId(1), by_us=False)
+    assert not bench.server.carries_broker(ConnectionId(1))
 
 
-def test_fenced_broker_has_no_lease(tmp_path: Path) -> None:
-    async def main() -> None:
-        bench = Bench(tmp_path)
-        new = await bench.register(over=1)
-        assert new.code == 0
-        view = bench.server.view(Freshness.STALE)
-        body = encode_register_body(
-            RegisterBody(data_version=DataVersion(state_version=5)), compressed=False, version=479
-        )
-        await bench.ask(RequestCode.REGISTER_BROKER, ext_of(), body)
-        fenced = BrokerKey(ClusterName("c"), BrokerAddr("a:9"))
-        assert (await bench.register(fenced, over=2)).code == 0
-        assert view.record(fenced) is None
-        assert not bench.server.carries_broker(ConnectionId(2))
-        bench.server.closed(ConnectionId(2), by_us=False)
-        bench.wait(100)
-        assert view.record(A) is not None
-
-    run(main())
+async def test_fenced_broker_has_no_lease(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    new = await bench.register(over=1)
+    assert new.code == 0
+    view = bench.server.view(Freshness.STALE)
+    body = encode_register_body(
+        RegisterBody(data_version=DataVersion(state_version=5)), compressed=False, version=479
+    )
+    await bench.ask(RequestCode.REGISTER_BROKER, ext_of(), body)
+    fenced = BrokerKey(ClusterName("c"), BrokerAddr("a:9"))
+    assert (await bench.register(fenced, over=2)).code == 0
+    assert view.record(fenced) is None
+    assert not bench.server.carries_broker(ConnectionId(2))
+    bench.server.closed(ConnectionId(2), by_us=False)
+    bench.wait(100)
+    assert view.record(A) is not None
 
 
 def test_brokers_are_told_of_a_new_smallest_id_only_when_set(tmp_path: Path) -> None:
@@ -374,91 +320,65 @@ def test_brokers_are_told_of_a_new_smallest_id_only_when_set(tmp_path: Path) -> 
 # -- files ------------------------------------------------------------------------------------------------
 
 
-def test_kv_configuration_is_on_disk_before_the_answer_and_back_after_a_restart(tmp_path: Path) -> None:
-    async def main() -> None:
-        bench = Bench(tmp_path)
-        for key in ("k1", "k2"):
-            ext = {"namespace": "n", "key": key, "value": "v"}
-            assert (await bench.ask(RequestCode.PUT_KV_CONFIG, ext)).code == 0
-            kept = json.loads((tmp_path / "kvConfig.json").read_text())
-            assert kept["configTable"]["n"][key] == "v"
-        await bench.ask(RequestCode.DELETE_KV_CONFIG, {"namespace": "n", "key": "k1"})
-        await bench.server.close()
-        again = Bench(tmp_path)
-        assert again.server.view(Freshness.STALE).kv("n") == {"k2": "v"}
-        assert again.topics() == [], "routes are not kept"
-
-    run(main())
+async def test_kv_configuration_is_on_disk_before_the_answer_and_back_after_a_restart(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    for key in ("k1", "k2"):
+        ext = {"namespace": "n", "key": key, "value": "v"}
+        assert (await bench.ask(RequestCode.PUT_KV_CONFIG, ext)).code == 0
+        kept = json.loads((tmp_path / "kvConfig.json").read_text())
+        assert kept["configTable"]["n"][key] == "v"
+    await bench.ask(RequestCode.DELETE_KV_CONFIG, {"namespace": "n", "key": "k1"})
+    await bench.server.close()
+    again = Bench(tmp_path)
+    assert again.server.view(Freshness.STALE).kv("n") == {"k2": "v"}
+    assert again.topics() == [], "routes are not kept"
 
 
-def test_kv_configuration_has_a_bound_below_what_is_read_at_a_start(tmp_path: Path) -> None:
-    async def main() -> None:
-        bench = Bench(tmp_path)
+async def test_kv_configuration_has_a_bound_below_what_is_read_at_a_start(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
 
-        async def put(key: str, value: str) -> Answer:
-            return await bench.ask(RequestCode.PUT_KV_CONFIG, {"namespace": "n", "key": key, "value": value})
+    async def put(key: str, value: str) -> Answer:
+        return await bench.ask(RequestCode.PUT_KV_CONFIG, {"namespace": "n", "key": key, "value": value})
 
-        answer = await put("k", "v" * KV_ENTRY_BYTES_MAX)
-        assert answer.code == 1
-        assert f"{KV_ENTRY_BYTES_MAX + 2} bytes together, at most {KV_ENTRY_BYTES_MAX}" in (
-            answer.remark or ""
-        )
-        assert (await put("k", "\ud800")).code == 1  # a lone surrogate cannot be encoded as UTF-8
-        kept = {}
-        for number in range(7):
-            value = "\x01" * 900_000
-            answer = await put(str(number), value)
-            if answer.code == 0:
-                kept[str(number)] = value
-        assert f"at most {KV_BYTES_MAX} are allowed; it has" in (answer.remark or "")
-        assert len(kept) == 3
-        assert (await put("0", "small")).code == 0  # a full store accepts a smaller value for a key
-        assert (await put("3", "v" * 800_000)).code == 0
-        await bench.server.close()
-        again = Bench(tmp_path)
-        assert again.server.view(Freshness.STALE).kv("n") == kept | {"0": "small", "3": "v" * 800_000}
-
-    run(main())
+    answer = await put("k", "v" * KV_ENTRY_BYTES_MAX)
+    assert answer.code == 1
+    assert f"{KV_ENTRY_BYTES_MAX + 2} bytes together, at most {KV_ENTRY_BYTES_MAX}" in (answer.remark or "")
+    assert (await put("k", "\ud800")).code == 1  # a lone surrogate cannot be encoded as UTF-8
+    kept = {}
+    for number in range(7):
+        value = "\x01" * 900_000
+        answer = await put(str(number), value)
+        if answer.code == 0:
+            kept[str(number)] = value
+    assert f"at most {KV_BYTES_MAX} are allowed; it has" in (answer.remark or "")
+    assert len(kept) == 3
+    assert (await put("0", "small")).code == 0  # a full store accepts a smaller value for a key
+    assert (await put("3", "v" * 800_000)).code == 0
+    await bench.server.close()
+    again = Bench(tmp_path)
+    assert again.server.view(Freshness.STALE).kv("n") == kept | {"0": "small", "3": "v" * 800_000}
 
 
-def test_the_clock_goes_on_after_a_tick_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_clock_goes_on_after_a_tick_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(independent, "CLOCK_PERIOD_S", 0.001)
     ticks: list[float] = []
+    server = Bench(tmp_path).server
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    server.start()
 
-    async def main() -> None:
-        server = Bench(tmp_path).server
-        errors: list[object] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
-        server.start()
+    def fail(now: float) -> None:
+        ticks.append(now)
+        raise RuntimeError("a defect")
 
-        def fail(now: float) -> None:
-            ticks.append(now)
-            raise RuntimeError("a defect")
-
-        server.tick = fail  # type: ignore[method-assign]
-        async with asyncio.timeout(20):
-            while len(ticks) < 3:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
-        assert errors
-        await server.close()
-
-    run(main())
-
-
-def test_configuration_that_cannot_be_kept_is_said_to_be_in_force(tmp_path: Path) -> None:
-    async def main() -> None:
-        bench = Bench(tmp_path)
-        ext = {"namespace": "n", "key": "k", "value": "v"}
-        for name in ("kvConfig.json", "namesrv.properties"):
-            (tmp_path / f"{name}.tmp").mkdir()  # a folder there makes the write fail, as a full disk does
-        answer = await bench.ask(RequestCode.PUT_KV_CONFIG, ext)
-        assert answer.code == 1
-        assert (answer.remark or "").startswith("in force, but not kept in a file")
-        answer = await bench.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"enableTopicList=false")
-        assert answer.code == 1
-        assert (answer.remark or "").startswith("in force, but not kept in a file")
-
-    run(main())
+    server.tick = fail  # type: ignore[method-assign]
+    async with asyncio.timeout(20):
+        while len(ticks) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert errors
+    await server.close()
 
 
 def test_kv_configuration_that_a_full_disk_refused_is_written_once_there_is_room(
@@ -496,121 +416,90 @@ def test_kv_configuration_that_a_full_disk_refused_is_written_once_there_is_room
     assert "kept again" in caplog.text
 
 
-def test_kv_changes_at_the_same_time_are_all_in_the_file_when_they_are_answered(tmp_path: Path) -> None:
-    async def main() -> None:
-        bench = Bench(tmp_path)
+async def test_kv_changes_at_the_same_time_are_all_in_the_file_when_they_are_answered(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
 
-        async def put(number: int) -> None:
-            ext = {"namespace": "n", "key": str(number), "value": "v"}
-            assert (await bench.ask(RequestCode.PUT_KV_CONFIG, ext)).code == 0
-            assert str(number) in load_kv_file(tmp_path / "kvConfig.json")["n"]
+    async def put(number: int) -> None:
+        ext = {"namespace": "n", "key": str(number), "value": "v"}
+        assert (await bench.ask(RequestCode.PUT_KV_CONFIG, ext)).code == 0
+        assert str(number) in load_kv_file(tmp_path / "kvConfig.json")["n"]
 
-        given_up = asyncio.ensure_future(put(99))
-        await asyncio.sleep(0)
-        given_up.cancel()
-        await asyncio.gather(*(put(number) for number in range(20)))
-        assert len(load_kv_file(tmp_path / "kvConfig.json")["n"]) == 21
-        await bench.server.close()
-
-    run(main())
+    given_up = asyncio.ensure_future(put(99))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    await asyncio.gather(*(put(number) for number in range(20)))
+    assert len(load_kv_file(tmp_path / "kvConfig.json")["n"]) == 21
+    await bench.server.close()
 
 
-def test_changed_settings_act_at_once_and_are_kept_in_their_file(tmp_path: Path) -> None:
-    async def main() -> None:
-        bench = Bench(tmp_path)
-        assert (await bench.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).code == 0
-        change = b"enableAllTopicList=false\nproductEnvName=\xc3\xa9"
-        assert (await bench.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=change)) == Answer()
-        assert (await bench.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).remark == "disable"
-        kept = (tmp_path / "namesrv.properties").read_bytes()
-        assert kept == b"enableAllTopicList=false\nproductEnvName=\\u00e9\n"
-
-    run(main())
+async def test_changed_settings_act_at_once_and_are_kept_in_their_file(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    assert (await bench.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).code == 0
+    change = b"enableAllTopicList=false\nproductEnvName=\xc3\xa9"
+    assert (await bench.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=change)) == Answer()
+    assert (await bench.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).remark == "disable"
+    kept = (tmp_path / "namesrv.properties").read_bytes()
+    assert kept == b"enableAllTopicList=false\nproductEnvName=\\u00e9\n"
 
 
 # -- reads, and waiting for a change ----------------------------------------------------------------------
 
 
-def test_linearizable_is_not_offered(tmp_path: Path) -> None:
-    async def main() -> None:
-        server = Bench(tmp_path).server
-        with pytest.raises(FreshnessNotOffered):
-            server.view(Freshness.LINEARIZABLE)
-
-    run(main())
+async def test_linearizable_is_not_offered(tmp_path: Path) -> None:
+    server = Bench(tmp_path).server
+    with pytest.raises(FreshnessNotOffered):
+        server.view(Freshness.LINEARIZABLE)
 
 
-def test_wait_for_a_topic_ends_with_its_change_and_no_other(tmp_path: Path) -> None:
-    async def main() -> None:
-        bench = Bench(tmp_path)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + 20
-        waiting = asyncio.ensure_future(bench.server.changed("t1", 0, deadline=deadline))
-        other = asyncio.ensure_future(bench.server.changed("elsewhere", 0, deadline=deadline))
-        await asyncio.sleep(0)
-        await bench.register()
-        assert await waiting == 1
-        assert not other.done()
-        # A new slave changes the topic's route, although the topic itself does not change. So its
-        # registration must also wake a request that waits for the topic.
-        waiting = asyncio.ensure_future(bench.server.changed("t1", 1, deadline=deadline))
-        await asyncio.sleep(0)
-        await bench.register(BrokerKey(ClusterName("c"), BrokerAddr("a:2")), over=2, brokerId="1")
-        assert await waiting == 2
-        assert await bench.server.changed("t1", 1, deadline=deadline) == 2
-        assert await bench.server.changed("t1", 2, deadline=loop.time()) == 2
-        await bench.server.close()
-        assert await other == 0
-
-    run(main())
+async def test_wait_for_a_topic_ends_with_its_change_and_no_other(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + 20
+    waiting = asyncio.ensure_future(bench.server.changed("t1", 0, deadline=deadline))
+    other = asyncio.ensure_future(bench.server.changed("elsewhere", 0, deadline=deadline))
+    await asyncio.sleep(0)
+    await bench.register()
+    assert await waiting == 1
+    assert not other.done()
+    # A new slave changes the topic's route, although the topic itself does not change. So its
+    # registration must also wake a request that waits for the topic.
+    waiting = asyncio.ensure_future(bench.server.changed("t1", 1, deadline=deadline))
+    await asyncio.sleep(0)
+    await bench.register(BrokerKey(ClusterName("c"), BrokerAddr("a:2")), over=2, brokerId="1")
+    assert await waiting == 2
+    assert await bench.server.changed("t1", 1, deadline=deadline) == 2
+    assert await bench.server.changed("t1", 2, deadline=loop.time()) == 2
+    await bench.server.close()
+    assert await other == 0
 
 
-def test_clock_runs_by_itself_once_started(tmp_path: Path) -> None:
-    async def main() -> None:
-        bench = Bench(tmp_path, clock=time.monotonic, scan_interval_ms=50)
-        bench.server.start()
-        await bench.register(heartbeatTimeoutMillis="100")
-        deadline = asyncio.get_running_loop().time() + 10
-        revision = bench.server.view(Freshness.STALE).topic_revision("t1")
-        assert await bench.server.changed("t1", revision, deadline=deadline) > revision
-        assert bench.topics() == []
-        await bench.server.close()
-
-    run(main())
+async def test_clock_runs_by_itself_once_started(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, clock=time.monotonic, scan_interval_ms=50)
+    bench.server.start()
+    await bench.register(heartbeatTimeoutMillis="100")
+    deadline = asyncio.get_running_loop().time() + 10
+    revision = bench.server.view(Freshness.STALE).topic_revision("t1")
+    assert await bench.server.changed("t1", revision, deadline=deadline) > revision
+    assert bench.topics() == []
+    await bench.server.close()
 
 
-def test_status_and_explanation_are_this_processs_own(tmp_path: Path) -> None:
-    async def main() -> None:
-        bench = Bench(tmp_path)
-        empty = RouteTable().view
-        assert bench.server.status().digest == empty.digest()
-        assert "cold start" in bench.server.explain("t1").summary
-        bench.wait(31)
-        assert "never seen" in bench.server.explain("t1").summary
-        await bench.register()
-        status = bench.server.status()
-        assert (status.boot_id, status.revision, status.reads_ready, status.writes_ready) == (
-            7,
-            1,
-            True,
-            True,
-        )
-        assert status.digest != empty.digest()
-        assert bench.server.explain("t1").listed
-        bench.server.closed(ConnectionId(1), by_us=False)
-        assert "connection closed" in bench.server.explain("t1").summary
-
-    run(main())
-
-
-def test_request_of_a_young_process_waits_for_service_when_set(tmp_path: Path) -> None:
-    async def main() -> None:
-        bench = Bench(tmp_path, need_wait_for_service=True, wait_seconds_for_service=2)
-        await bench.register()
-        question = {"topic": "t1"}
-        refused = await bench.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, question)
-        assert (refused.code, refused.remark) == (1, "name server not ready")
-        bench.wait(2)
-        assert (await bench.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, question)).code == 0
-
-    run(main())
+async def test_status_and_explanation_are_this_processs_own(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    empty = RouteTable().view
+    assert bench.server.status().digest == empty.digest()
+    assert "cold start" in bench.server.explain("t1").summary
+    bench.wait(31)
+    assert "never seen" in bench.server.explain("t1").summary
+    await bench.register()
+    status = bench.server.status()
+    assert (status.boot_id, status.revision, status.reads_ready, status.writes_ready) == (
+        7,
+        1,
+        True,
+        True,
+    )
+    assert status.digest != empty.digest()
+    assert bench.server.explain("t1").listed
+    bench.server.closed(ConnectionId(1), by_us=False)
+    assert "connection closed" in bench.server.explain("t1").summary

@@ -81,23 +81,20 @@ def test_an_error_nobody_expected_is_logged_told_and_tried_again(
     assert "content kept again file=a/file" in caplog.text
 
 
-def test_changes_of_one_turn_are_one_write_and_those_during_it_another() -> None:
-    async def body() -> None:
-        kept = Kept()
-        kept.may_write.clear()
-        for _ in range(3):
-            kept.change()
-            kept.file.keep_soon()
-        await asyncio.sleep(0)
-        for _ in range(2):
-            kept.change()
-            kept.file.keep_soon()
-        kept.may_write.set()
-        assert await kept.file.keep() is None
-        assert kept.written == [3, 5]
-        await kept.file.close()
-
-    asyncio.run(body())
+async def test_changes_of_one_turn_are_one_write_and_those_during_it_another() -> None:
+    kept = Kept()
+    kept.may_write.clear()
+    for _ in range(3):
+        kept.change()
+        kept.file.keep_soon()
+    await asyncio.sleep(0)
+    for _ in range(2):
+        kept.change()
+        kept.file.keep_soon()
+    kept.may_write.set()
+    assert await kept.file.keep() is None
+    assert kept.written == [3, 5]
+    await kept.file.close()
 
 
 def test_a_disk_that_stands_still_does_not_keep_it_from_closing(
@@ -121,14 +118,11 @@ def test_a_disk_that_stands_still_does_not_keep_it_from_closing(
     kept[0].may_write.set()
 
 
-def test_closing_tries_once_more_what_is_not_kept_yet() -> None:
-    async def body() -> None:
-        kept = Kept()
-        kept.fails = OSError("full")
-        kept.change()
-        assert await kept.file.keep() is not None
-        kept.fails = None
-        await kept.file.close()
-        assert kept.written == [1]
-
-    asyncio.run(body())
+async def test_closing_tries_once_more_what_is_not_kept_yet() -> None:
+    kept = Kept()
+    kept.fails = OSError("full")
+    kept.change()
+    assert await kept.file.keep() is not None
+    kept.fails = None
+    await kept.file.close()
+    assert kept.written == [1]

@@ -42,39 +42,32 @@ class Large:
 
 
 @pytest.mark.slow
-def test_changes_one_after_the_other_rewrite_a_large_file_at_a_bounded_rate(tmp_path: Path) -> None:
-    async def body() -> None:
-        large = Large(tmp_path / "file")
-        began = time.monotonic()
-        for _ in range(6):
-            await large.change()
-        lasted_s = time.monotonic() - began
-        assert len(large.writes) <= 8 * lasted_s + 2, "8 MiB a second"
-        await large.file.close()
-
-    asyncio.run(body())
+async def test_changes_one_after_the_other_rewrite_a_large_file_at_a_bounded_rate(tmp_path: Path) -> None:
+    large = Large(tmp_path / "file")
+    began = time.monotonic()
+    for _ in range(6):
+        await large.change()
+    lasted_s = time.monotonic() - began
+    assert len(large.writes) <= 8 * lasted_s + 2, "8 MiB a second"
+    await large.file.close()
 
 
 @pytest.mark.slow
-def test_changes_during_the_pause_are_one_write_and_closing_does_not_wait_for_it(
+async def test_changes_during_the_pause_are_one_write_and_closing_does_not_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The pause after the first write lasts 2 s. In this time, 50 changes arrive even on a slow machine.
     monkeypatch.setattr(kept_file, "BYTES_PER_S", MIB // 2)
-
-    async def body() -> None:
-        large = Large(tmp_path / "file")
-        await large.change()
-        assert large.writes == [1], "a lone change is written at once"
-        monkeypatch.setattr(kept_file, "BYTES_PER_S", 1)  # the pause after the next write is very long
-        async with asyncio.TaskGroup() as group:
-            for _ in range(50):
-                group.create_task(large.change())
-        assert large.writes == [1, 51]
-        waiting = asyncio.ensure_future(large.change())
-        await asyncio.sleep(0)
-        await large.file.close()
-        await waiting
-        assert large.writes == [1, 51, 52]
-
-    asyncio.run(body())
+    large = Large(tmp_path / "file")
+    await large.change()
+    assert large.writes == [1], "a lone change is written at once"
+    monkeypatch.setattr(kept_file, "BYTES_PER_S", 1)  # the pause after the next write is very long
+    async with asyncio.TaskGroup() as group:
+        for _ in range(50):
+            group.create_task(large.change())
+    assert large.writes == [1, 51]
+    waiting = asyncio.ensure_future(large.change())
+    await asyncio.sleep(0)
+    await large.file.close()
+    await waiting
+    assert large.writes == [1, 51, 52]

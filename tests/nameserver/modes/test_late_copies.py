@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
-from routekeeper.nameserver.liveness import REPEATED_AFTER_S
 from routekeeper.nameserver.modes.independent import Independent
 from routekeeper.nameserver.modes.interface import Freshness
 from routekeeper.nameserver.settings.changes import LiveSettings
@@ -54,115 +52,68 @@ async def at_the_second_version(folder: Path) -> OneNameserver:
     return one
 
 
-def test_a_late_copy_takes_nothing_back(tmp_path: Path) -> None:
-    async def main() -> None:
-        one = await at_the_second_version(tmp_path)
-        one.take(FIRST)
-        assert one.queues == 8
-
-    asyncio.run(main())
+async def test_a_late_copy_takes_nothing_back(tmp_path: Path) -> None:
+    one = await at_the_second_version(tmp_path)
+    one.take(FIRST)
+    assert one.queues == 8
 
 
-def test_a_late_copy_of_another_id_or_name_changes_no_address(tmp_path: Path) -> None:
-    async def main() -> None:
-        one = await at_the_second_version(tmp_path)
-        one.take(register(counter=1, broker_id=1), register(counter=1, brokerName="broker-b"))
-        data = one.server.view(Freshness.DEFAULT).broker_data("broker-a")
-        assert data is not None
-        assert data.broker_addrs == {0: BROKER.broker_addr}
-
-    asyncio.run(main())
+async def test_a_late_copy_of_another_id_or_name_changes_no_address(tmp_path: Path) -> None:
+    one = await at_the_second_version(tmp_path)
+    one.take(register(counter=1, broker_id=1), register(counter=1, brokerName="broker-b"))
+    data = one.server.view(Freshness.DEFAULT).broker_data("broker-a")
+    assert data is not None
+    assert data.broker_addrs == {0: BROKER.broker_addr}
 
 
-def test_a_late_copy_renews_the_lease(tmp_path: Path) -> None:
-    async def main() -> None:
-        one = await at_the_second_version(tmp_path)
-        one.wait(100.0)
-        one.take(FIRST)
-        one.wait(100.0)
-        assert one.server.view(Freshness.DEFAULT).record(BROKER) is not None
-
-    asyncio.run(main())
+async def test_a_late_copy_renews_the_lease(tmp_path: Path) -> None:
+    one = await at_the_second_version(tmp_path)
+    one.wait(100.0)
+    one.take(FIRST)
+    one.wait(100.0)
+    assert one.server.view(Freshness.DEFAULT).record(BROKER) is not None
 
 
-def test_a_broker_whose_store_was_restored_is_shown_with_its_second_heartbeat(tmp_path: Path) -> None:
-    async def main() -> None:
-        one = await at_the_second_version(tmp_path)
-        one.take(FIRST, over=2)
-        one.wait(30.0)
-        assert one.queues == 8
-        one.take(FIRST, over=2)
-        assert one.queues == 4
-
-    asyncio.run(main())
+async def test_a_broker_whose_store_was_restored_is_shown_with_its_second_heartbeat(tmp_path: Path) -> None:
+    one = await at_the_second_version(tmp_path)
+    one.take(FIRST, over=2)
+    one.wait(30.0)
+    assert one.queues == 8
+    one.take(FIRST, over=2)
+    assert one.queues == 4
 
 
-def test_a_restored_broker_whose_connection_closed_is_shown_at_once(tmp_path: Path) -> None:
-    async def main() -> None:
-        one = await at_the_second_version(tmp_path)
-        one.server.closed(ConnectionId(1), by_us=False)
-        one.take(FIRST, over=2)
-        assert one.queues == 4
-
-    asyncio.run(main())
+async def test_a_restored_broker_whose_connection_closed_is_shown_at_once(tmp_path: Path) -> None:
+    one = await at_the_second_version(tmp_path)
+    one.server.closed(ConnectionId(1), by_us=False)
+    one.take(FIRST, over=2)
+    assert one.queues == 4
 
 
-def test_copies_that_come_within_moments_are_late(tmp_path: Path) -> None:
-    async def main() -> None:
-        one = await at_the_second_version(tmp_path)
-        one.take(FIRST, FIRST)
-        one.wait(REPEATED_AFTER_S - 1.0)
-        one.take(FIRST)
-        assert one.queues == 8
-
-    asyncio.run(main())
-
-
-def test_a_repeat_over_an_older_connection_does_not_count(tmp_path: Path) -> None:
-    async def main() -> None:
-        one = await at_the_second_version(tmp_path)
-        one.take(SECOND, over=2)
-        one.take(FIRST, over=1)
-        one.wait(30.0)
-        one.take(FIRST, over=1)
-        assert one.queues == 8
-        one.take(FIRST, over=2)
-        assert one.queues == 8, "it is the first one over the youngest connection"
-
-    asyncio.run(main())
+async def test_the_current_version_makes_the_next_repeat_a_first_one(tmp_path: Path) -> None:
+    one = await at_the_second_version(tmp_path)
+    one.take(FIRST)
+    one.wait(20.0)
+    one.take(SECOND)
+    one.wait(20.0)
+    one.take(FIRST)
+    assert one.queues == 8
+    one.wait(20.0)
+    answer = await one.server.execute(query_version(counter=2), ConnectionId(1), deadline=9.0)
+    assert answer.ext_fields["changed"] == "false"
+    one.wait(20.0)
+    one.take(FIRST)
+    assert one.queues == 8
+    one.wait(20.0)
+    one.take(FIRST)
+    assert one.queues == 4
 
 
-def test_the_current_version_makes_the_next_repeat_a_first_one(tmp_path: Path) -> None:
-    async def main() -> None:
-        one = await at_the_second_version(tmp_path)
-        one.take(FIRST)
-        one.wait(20.0)
-        one.take(SECOND)
-        one.wait(20.0)
-        one.take(FIRST)
-        assert one.queues == 8
-        one.wait(20.0)
-        answer = await one.server.execute(query_version(counter=2), ConnectionId(1), deadline=9.0)
-        assert answer.ext_fields["changed"] == "false"
-        one.wait(20.0)
-        one.take(FIRST)
-        assert one.queues == 8
-        one.wait(20.0)
-        one.take(FIRST)
-        assert one.queues == 4
-
-    asyncio.run(main())
-
-
-def test_a_question_with_an_older_version_is_answered_changed(tmp_path: Path) -> None:
+async def test_a_question_with_an_older_version_is_answered_changed(tmp_path: Path) -> None:
     """If a broker asks about an older data version than the listed one, the answer must be "changed".
 
     After this answer, the broker registers, so the nameserver gets the broker's present data.
     """
-
-    async def main() -> None:
-        one = await at_the_second_version(tmp_path)
-        answer = await one.server.execute(query_version(counter=1), ConnectionId(1), deadline=9.0)
-        assert answer.ext_fields["changed"] == "true"
-
-    asyncio.run(main())
+    one = await at_the_second_version(tmp_path)
+    answer = await one.server.execute(query_version(counter=1), ConnectionId(1), deadline=9.0)
+    assert answer.ext_fields["changed"] == "true"

@@ -31,7 +31,7 @@ from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.types import Answer, ConnectionId, Request
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from tests.nameserver.modes.test_independent import Recorder
-from tests.nameserver.replicated.group import group_of, run
+from tests.nameserver.replicated.group import group_of
 from tests.registrations import body_of, fields_of
 
 TOPICS = 40_000
@@ -93,92 +93,78 @@ def independent(folder: Path) -> Independent:
     return server
 
 
-def test_large_registration_lets_others_be_served_and_is_seen_all_at_once(tmp_path: Path) -> None:
-    async def main() -> None:
-        server = independent(tmp_path)
-        answers = Answers(server)
-        seen: set[tuple[int, int]] = set()
+async def test_large_registration_lets_others_be_served_and_is_seen_all_at_once(tmp_path: Path) -> None:
+    server = independent(tmp_path)
+    answers = Answers(server)
+    seen: set[tuple[int, int]] = set()
+
+    def look() -> None:
+        view = server.view(Freshness.STALE)
+        seen.add((view.topic_count, len(view.names())))
+
+    answers.register(registration(1, TOPICS), over=1)
+    assert await rounds_until(lambda: not answers.waiting, look) >= 3
+    assert seen == {(0, 0)}, "nothing of it is seen before its answer"
+    assert server.view(Freshness.STALE).topic_count == TOPICS
+
+
+async def test_brokers_that_leave_at_once_let_others_be_served(tmp_path: Path) -> None:
+    brokers, topics = 8, TOPICS // 4
+    server = independent(tmp_path)
+    answers = Answers(server)
+    for number in range(brokers):
+        answers.register(registration(number, topics, first=number * topics), over=number)
+    await rounds_until(lambda: not answers.waiting)
+    seen: set[int] = set()
+    for number in range(brokers):
+        server.closed(ConnectionId(number), by_us=False)
+    view = server.view(Freshness.STALE)
+    rounds = await rounds_until(lambda: not view.names(), lambda: seen.add(view.topic_count % topics))
+    assert rounds >= 3
+    assert seen == {0}, "a broker goes with all of its topics"
+    assert view.topic_count == 0
+
+
+async def test_connection_that_closes_while_its_registration_waits_leaves_no_broker(tmp_path: Path) -> None:
+    server = independent(tmp_path)
+    answers = Answers(server)
+    answers.register(registration(1, TOPICS), over=1)
+    answers.register(registration(2, 2), over=2)
+    server.closed(ConnectionId(2), by_us=False)
+    await rounds_until(lambda: not answers.waiting)
+    view = server.view(Freshness.STALE)
+    await rounds_until(lambda: [name for name, _ in view.names()] == ["b1"])
+    assert not server.carries_broker(ConnectionId(2))
+
+
+async def test_entry_of_many_registrations_is_applied_in_parts(tmp_path: Path) -> None:
+    brokers, topics = 5, 8_000
+    async with group_of(tmp_path, size=1) as group:
+        member = group.at(0)
+        view = member.view(Freshness.STALE)
+        answers = Answers(member)
+        pairs = [0]
+        states: dict[int, set[str]] = {}
 
         def look() -> None:
-            view = server.view(Freshness.STALE)
-            seen.add((view.topic_count, len(view.names())))
+            if view.held.pairs != pairs[-1]:
+                pairs.append(view.held.pairs)
+                status = member.status()
+                states.setdefault(status.applied_index, set()).add(status.state_digest)
 
-        answers.register(registration(1, TOPICS), over=1)
-        assert await rounds_until(lambda: not answers.waiting, look) >= 3
-        assert seen == {(0, 0)}, "nothing of it is seen before its answer"
-        assert server.view(Freshness.STALE).topic_count == TOPICS
-
-    run(main)
-
-
-def test_brokers_that_leave_at_once_let_others_be_served(tmp_path: Path) -> None:
-    brokers, topics = 8, TOPICS // 4
-
-    async def main() -> None:
-        server = independent(tmp_path)
-        answers = Answers(server)
-        for number in range(brokers):
-            answers.register(registration(number, topics, first=number * topics), over=number)
-        await rounds_until(lambda: not answers.waiting)
-        seen: set[int] = set()
-        for number in range(brokers):
-            server.closed(ConnectionId(number), by_us=False)
-        view = server.view(Freshness.STALE)
-        rounds = await rounds_until(lambda: not view.names(), lambda: seen.add(view.topic_count % topics))
-        assert rounds >= 3
-        assert seen == {0}, "a broker goes with all of its topics"
-        assert view.topic_count == 0
-
-    run(main)
+        requests = [registration(number, topics) for number in range(brokers)]
+        for number, request in enumerate(requests):
+            answers.register(request, over=number)
+        await rounds_until(lambda: not answers.waiting, look)
+        look()
+        assert pairs[-1] == brokers * topics
+        parts = {after - before for before, after in pairwise(pairs)}
+        assert {part % topics for part in parts} == {0}, "a registration is there wholly or not at all"
+        assert max(parts) <= 2 * topics, "there is time for others within an entry"
+        assert all(len(digests) == 1 for digests in states.values()), "an index has one state"
 
 
-def test_connection_that_closes_while_its_registration_waits_leaves_no_broker(tmp_path: Path) -> None:
-    async def main() -> None:
-        server = independent(tmp_path)
-        answers = Answers(server)
-        answers.register(registration(1, TOPICS), over=1)
-        answers.register(registration(2, 2), over=2)
-        server.closed(ConnectionId(2), by_us=False)
-        await rounds_until(lambda: not answers.waiting)
-        view = server.view(Freshness.STALE)
-        await rounds_until(lambda: [name for name, _ in view.names()] == ["b1"])
-        assert not server.carries_broker(ConnectionId(2))
-
-    run(main)
-
-
-def test_entry_of_many_registrations_is_applied_in_parts(tmp_path: Path) -> None:
-    brokers, topics = 5, 8_000
-
-    async def main() -> None:
-        async with group_of(tmp_path, size=1) as group:
-            member = group.at(0)
-            view = member.view(Freshness.STALE)
-            answers = Answers(member)
-            pairs = [0]
-            states: dict[int, set[str]] = {}
-
-            def look() -> None:
-                if view.held.pairs != pairs[-1]:
-                    pairs.append(view.held.pairs)
-                    status = member.status()
-                    states.setdefault(status.applied_index, set()).add(status.state_digest)
-
-            requests = [registration(number, topics) for number in range(brokers)]
-            for number, request in enumerate(requests):
-                answers.register(request, over=number)
-            await rounds_until(lambda: not answers.waiting, look)
-            look()
-            assert pairs[-1] == brokers * topics
-            parts = {after - before for before, after in pairwise(pairs)}
-            assert {part % topics for part in parts} == {0}, "a registration is there wholly or not at all"
-            assert max(parts) <= 2 * topics, "there is time for others within an entry"
-            assert all(len(digests) == 1 for digests in states.values()), "an index has one state"
-
-    run(main)
-
-
-def test_status_within_an_entry_is_that_of_the_applied_index(tmp_path: Path) -> None:
+async def test_status_within_an_entry_is_that_of_the_applied_index(tmp_path: Path) -> None:
     brokers, topics = 2, 3_000
 
     def proposed(number: int) -> Proposal:
@@ -188,20 +174,17 @@ def test_status_within_an_entry_is_that_of_the_applied_index(tmp_path: Path) -> 
         assert isinstance(command, RegisterBroker)
         return Proposal(boot_id=1, sequence=number, command=encode_command(command))
 
-    async def main() -> None:
-        async with group_of(tmp_path, size=1) as group:
-            member = group.at(0)
-            entry = encode_batch(Batch(proposals=tuple(proposed(number) for number in range(brokers))))
-            before = member.status()
-            seen = set()
-            for _ in member.apply(entry, index=before.applied_index + 1, term=1, live=True):
-                status = member.status()
-                assert (status.revision, status.state_digest) == (before.revision, before.state_digest)
-                seen.add(member.view(Freshness.STALE).held.pairs)
-            assert seen == {0, topics}, "each registration is there wholly or not at all"
-            assert member.status().state_digest != before.state_digest
-
-    run(main)
+    async with group_of(tmp_path, size=1) as group:
+        member = group.at(0)
+        entry = encode_batch(Batch(proposals=tuple(proposed(number) for number in range(brokers))))
+        before = member.status()
+        seen = set()
+        for _ in member.apply(entry, index=before.applied_index + 1, term=1, live=True):
+            status = member.status()
+            assert (status.revision, status.state_digest) == (before.revision, before.state_digest)
+            seen.add(member.view(Freshness.STALE).held.pairs)
+        assert seen == {0, topics}, "each registration is there wholly or not at all"
+        assert member.status().state_digest != before.state_digest
 
 
 def test_brokers_with_the_same_topics_keep_their_names_once() -> None:

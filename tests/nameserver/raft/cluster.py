@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import uvloop
 
+from routekeeper.nameserver.raft.links.auth import LinkError
 from routekeeper.nameserver.raft.node.member import RaftMember
 from routekeeper.nameserver.raft.types import RaftConfig
 from tests.ports import free_ports
@@ -40,6 +40,33 @@ class Machine:
 
     def restored(self, image: bytes | bytearray) -> bytes:
         return bytes(image)
+
+
+class Owner:
+    """Owner of a transport that records links and messages, and refuses the message ``bad``."""
+
+    def __init__(self) -> None:
+        self.linked: dict[str, int] = {}
+        self.messages: list[tuple[str, bytes]] = []
+        self.order: list[bytes] = []
+
+    def link_up(self, peer: str) -> None:
+        self.linked[peer] = self.linked.get(peer, 0) + 1
+
+    def link_down(self, peer: str) -> None:
+        self.linked[peer] -= 1
+
+    def raft_message(self, peer: str, data: bytes | memoryview) -> None:
+        if bytes(data) == b"bad":
+            raise LinkError("bad message")
+        self.messages.append((peer, bytes(data)))
+        self.order.append(bytes(data))
+
+    def application_message(self, peer: str, data: bytes) -> None:
+        self.order.append(data)
+
+    def fatal(self, reason: str) -> None:
+        raise AssertionError(reason)
 
 
 def in_seconds(seconds: float) -> float:
@@ -142,12 +169,9 @@ async def cluster_of(root: Path, size: int = 3, **settings: Any) -> AsyncIterato
     assert not cluster.fatal
 
 
-def run(scenario: Callable[[], Awaitable[None]], *, uv: bool = False) -> None:
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
         async with asyncio.timeout(60):
             await scenario()
 
-    if uv:
-        uvloop.run(bounded())
-    else:
-        asyncio.run(bounded())
+    asyncio.run(bounded())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,12 +32,14 @@ def find_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 
     def find(
         switch_off: Callable[[pytest.MonkeyPatch], None],
-        scenario: Callable[[Path, pytest.MonkeyPatch], None],
+        scenario: Callable[[Path, pytest.MonkeyPatch], object],
         *,
         also: tuple[type[Exception], ...] = (),
     ) -> None:
         switch_off(monkeypatch)
         with pytest.raises((AssertionError, pytest.fail.Exception, *also)):
-            scenario(tmp_path, monkeypatch)
+            found = scenario(tmp_path, monkeypatch)
+            if inspect.iscoroutine(found):
+                asyncio.run(found)
 
     return find

@@ -95,68 +95,20 @@ def test_without_a_trusted_majority_nobody_leads_until_one_is_forced(
     assert "--force-new-cluster" in caplog.text
 
 
-def test_the_only_member_that_lost_power_says_what_to_do(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, 1) as cluster:
-            await cluster.start()
-            await cluster.put(*(b"%d" % i for i in range(50)))
-            (name,) = cluster.peers
-            await cluster.close(name)
-            cut_power(cluster, name)
-            await cluster.start(name)
-            assert cluster.up[name].distrusted == (name,)
-            assert not cluster.up[name].leads
-            await cluster.close(name)
-            await cluster.start(name, force_new_cluster=True)
-            await until(lambda: cluster.up[name].leads)
-            assert cluster.up[name].distrusted == ()
-
-    run(scenario)
-
-
-@pytest.mark.slow
-def test_peers_that_are_corrected_before_the_first_start_was_complete_rule(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def scenario() -> None:
-        async with cluster_of(tmp_path) as cluster:
-            one, two, three = cluster.peers
-            await cluster.start(one, two, peers=(one, two, "127.0.0.1:1"))  # the third address is wrong
-            await until(lambda: all(m.waiting_for == ("127.0.0.1:1",) for m in cluster.up.values()))
-            for name in (one, two):
-                await cluster.close(name)
-            await cluster.start()
-            await cluster.put(b"x")
-            await cluster.settled()
-            assert set((await cluster.elected()).voters) == {one, two, three}
-            await cluster.close(one)
-            await cluster.start(one, peers=(one, two, "127.0.0.1:1"))  # too late: the first start is complete
-            await until(lambda: cluster.up[one].leader is not None)
-            assert set(cluster.up[one].voters) == {one, two, three}
-
-    with caplog.at_level(logging.WARNING):
-        run(scenario)
-    assert caplog.text.count("peers corrected before the first start") == 2
-
-
-def test_a_commit_index_beyond_the_log_is_loss_and_refused(tmp_path: Path) -> None:
+async def test_a_commit_index_beyond_the_log_is_loss_and_refused(tmp_path: Path) -> None:
     """A member must not start if its log lost committed entries and its machine was not restarted.
 
     Without a restart of the machine, no power cut can explain the loss. After a restart, the member would
     start, because it would know that entries may be missing.
     """
-
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, 1) as cluster:
-            await cluster.start()
-            await cluster.put(b"x")
-            (name,) = cluster.peers
-            await cluster.close(name)
-            journal = Journal(cluster.config(name).data_dir / "raft", sync=False)
-            journal.recover()
-            journal.append([(OP_COMMIT, 900)])
-            journal.close()
-            with pytest.raises(RaftStartError, match="entries up to 900 were committed"):
-                await cluster.start(name)
-
-    run(scenario)
+    async with cluster_of(tmp_path, 1) as cluster:
+        await cluster.start()
+        await cluster.put(b"x")
+        (name,) = cluster.peers
+        await cluster.close(name)
+        journal = Journal(cluster.config(name).data_dir / "raft", sync=False)
+        journal.recover()
+        journal.append([(OP_COMMIT, 900)])
+        journal.close()
+        with pytest.raises(RaftStartError, match="entries up to 900 were committed"):
+            await cluster.start(name)

@@ -29,7 +29,7 @@ from routekeeper.nameserver.raft.types import (
     RaftStartError,
     Role,
 )
-from tests.nameserver.raft.cluster import Cluster, cluster_of, in_seconds, run
+from tests.nameserver.raft.cluster import Cluster, cluster_of, in_seconds
 from tests.nameserver.raft.test_member_disks import Still
 from tests.waiting import until
 
@@ -51,7 +51,7 @@ async def _saved(member: RaftMember) -> bytes:
     return saved.path.read_bytes()
 
 
-def test_a_snapshot_whose_restore_was_refused_is_not_restored_at_the_next_start(
+async def test_a_snapshot_whose_restore_was_refused_is_not_restored_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A snapshot whose restore failed must not be restored at the next start.
@@ -60,54 +60,44 @@ def test_a_snapshot_whose_restore_was_refused_is_not_restored_at_the_next_start(
     """
     disk = Faulty()
     monkeypatch.setattr(node_member, "DISK", disk)
-
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, size=1) as cluster:
-            await cluster.start()
-            await cluster.put(b"one")
-            member = await cluster.elected()
-            raw = await _saved(member)
-            await cluster.put(b"two")
-            disk.faults = 1
-            with pytest.raises(ChangeRefused, match="cannot be stored: Input/output error"):
-                await member.changes.restore_snapshot(raw, deadline=in_seconds(20))
-            assert disk.faults == 0
-            await cluster.put(b"three")
-            (name,) = cluster.peers
-            await cluster.close(name)
-            await cluster.start(name)
-            await cluster.put(b"four")
-            assert cluster.payloads() == [b"one", b"two", b"three", b"four"]
-
-    run(scenario)
+    async with cluster_of(tmp_path, size=1) as cluster:
+        await cluster.start()
+        await cluster.put(b"one")
+        member = await cluster.elected()
+        raw = await _saved(member)
+        await cluster.put(b"two")
+        disk.faults = 1
+        with pytest.raises(ChangeRefused, match="cannot be stored: Input/output error"):
+            await member.changes.restore_snapshot(raw, deadline=in_seconds(20))
+        assert disk.faults == 0
+        await cluster.put(b"three")
+        (name,) = cluster.peers
+        await cluster.close(name)
+        await cluster.start(name)
+        await cluster.put(b"four")
+        assert cluster.payloads() == [b"one", b"two", b"three", b"four"]
 
 
-def test_a_member_stops_if_it_cannot_take_a_restore_back(
+async def test_a_member_stops_if_it_cannot_take_a_restore_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Faulty()
     monkeypatch.setattr(node_member, "DISK", disk)
-
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, size=1) as cluster:
-            await cluster.start()
-            await cluster.put(b"one")
-            member = await cluster.elected()
-            raw = await _saved(member)
-            disk.faults = 2
-            with pytest.raises(
-                ChangeUnknown, match="cannot be stored: Input/output error; this member stops"
-            ):
-                await member.changes.restore_snapshot(raw, deadline=in_seconds(20))
-            assert member.append(b"two", term=member.term) is None
-            (reason,) = cluster.fatal
-            assert "outcome unknown" in reason
-            cluster.fatal.clear()
-
-    run(scenario)
+    async with cluster_of(tmp_path, size=1) as cluster:
+        await cluster.start()
+        await cluster.put(b"one")
+        member = await cluster.elected()
+        raw = await _saved(member)
+        disk.faults = 2
+        with pytest.raises(ChangeUnknown, match="cannot be stored: Input/output error; this member stops"):
+            await member.changes.restore_snapshot(raw, deadline=in_seconds(20))
+        assert member.append(b"two", term=member.term) is None
+        (reason,) = cluster.fatal
+        assert "outcome unknown" in reason
+        cluster.fatal.clear()
 
 
-def test_no_member_is_added_while_a_snapshot_is_restored(
+async def test_no_member_is_added_while_a_snapshot_is_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a snapshot is restored, the leader must refuse a new member.
@@ -115,37 +105,35 @@ def test_no_member_is_added_while_a_snapshot_is_restored(
     Otherwise, the new configuration would get the snapshot's index, and only one member's log would contain
     it.
     """
+    async with cluster_of(tmp_path, size=1) as cluster:
+        await cluster.start()
+        await cluster.put(b"one")
+        member = await cluster.elected()
+        raw = await _saved(member)
+        await cluster.put(b"two")
+        begun, may_end, store = asyncio.Event(), asyncio.Event(), member.images.store
 
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, size=1) as cluster:
-            await cluster.start()
-            await cluster.put(b"one")
-            member = await cluster.elected()
-            raw = await _saved(member)
-            await cluster.put(b"two")
-            begun, may_end, store = asyncio.Event(), asyncio.Event(), member.images.store
+        async def slow(index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:
+            begun.set()
+            await may_end.wait()
+            await store(index, term, configuration, data)
 
-            async def slow(index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:
-                begun.set()
-                await may_end.wait()
-                await store(index, term, configuration, data)
-
-            monkeypatch.setattr(member.images, "store", slow)
-            restoring = asyncio.ensure_future(member.changes.restore_snapshot(raw, deadline=in_seconds(20)))
-            await begun.wait()
-            with pytest.raises(ChangeNotYet, match="a snapshot is being restored"):
-                await member.changes.add_member("127.0.0.1:1", deadline=in_seconds(0.1))
-            may_end.set()
-            await restoring
-            assert member.members == cluster.peers
-            await cluster.put(b"three")
-            assert cluster.payloads() == [b"one", b"three"]
-
-    run(scenario)
+        monkeypatch.setattr(member.images, "store", slow)
+        restoring = asyncio.ensure_future(member.changes.restore_snapshot(raw, deadline=in_seconds(20)))
+        await begun.wait()
+        with pytest.raises(ChangeNotYet, match="a snapshot is being restored"):
+            await member.changes.add_member("127.0.0.1:1", deadline=in_seconds(0.1))
+        may_end.set()
+        await restoring
+        assert member.members == cluster.peers
+        await cluster.put(b"three")
+        assert cluster.payloads() == [b"one", b"three"]
 
 
 @pytest.mark.slow
-def test_a_restore_ends_if_its_member_leads_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_restore_ends_if_its_member_leads_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A restore must end if its member loses the leadership.
 
     In this test, the member loses the leadership because its disk hangs. Meanwhile, the restore waits until
@@ -153,24 +141,20 @@ def test_a_restore_ends_if_its_member_leads_no_more(tmp_path: Path, monkeypatch:
     """
     disk = Still()
     monkeypatch.setattr(node_member, "DISK", disk)
-
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, size=1) as cluster:
-            await cluster.start()
-            await cluster.put(b"one")
-            member = await cluster.elected()
-            raw = await _saved(member)
-            disk.moves.clear()
-            try:
-                assert member.append(b"two", term=member.term) is not None
-                with pytest.raises(NotLeader):
-                    await member.changes.restore_snapshot(raw, deadline=in_seconds(30))
-            finally:
-                disk.moves.set()
-            await cluster.put(b"three")
-            assert cluster.payloads() == [b"one", b"two", b"three"]
-
-    run(scenario)
+    async with cluster_of(tmp_path, size=1) as cluster:
+        await cluster.start()
+        await cluster.put(b"one")
+        member = await cluster.elected()
+        raw = await _saved(member)
+        disk.moves.clear()
+        try:
+            assert member.append(b"two", term=member.term) is not None
+            with pytest.raises(NotLeader):
+                await member.changes.restore_snapshot(raw, deadline=in_seconds(30))
+        finally:
+            disk.moves.set()
+        await cluster.put(b"three")
+        assert cluster.payloads() == [b"one", b"two", b"three"]
 
 
 async def _saved_alone(cluster: Cluster, payload: bytes) -> SnapshotFile:
@@ -194,58 +178,48 @@ async def _saved_alone(cluster: Cluster, payload: bytes) -> SnapshotFile:
 
 
 @pytest.mark.parametrize("older", [False, True], ids=["it was the only one", "an older one exists"])
-def test_a_member_that_has_lost_its_newest_snapshot_does_not_start(tmp_path: Path, older: bool) -> None:
+async def test_a_member_that_has_lost_its_newest_snapshot_does_not_start(tmp_path: Path, older: bool) -> None:
     """A member that has lost its newest snapshot must not start, although its journal has no entries.
 
     It could only start with an older state or with no state.
     """
-
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, size=1) as cluster:
-            await cluster.start()
-            (name,) = cluster.peers
-            if older:
-                await _saved_alone(cluster, b"one")
-            saved = await _saved_alone(cluster, b"two")
-            await cluster.close(name)
-            saved.path.unlink()
-            with pytest.raises(RaftStartError, match="what was acknowledged is lost here"):
-                await cluster.start(name)
-
-    run(scenario)
-
-
-def test_a_file_that_an_operator_put_beside_the_snapshots_is_no_snapshot(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, size=1) as cluster:
-            await cluster.start()
-            (name,) = cluster.peers
-            saved = await _saved_alone(cluster, b"one")
-            copy = saved.path.with_name("snapshot-before-upgrade")
-            shutil.copy(saved.path, copy)
-            await _saved_alone(cluster, b"two")
-            await cluster.close(name)
+    async with cluster_of(tmp_path, size=1) as cluster:
+        await cluster.start()
+        (name,) = cluster.peers
+        if older:
+            await _saved_alone(cluster, b"one")
+        saved = await _saved_alone(cluster, b"two")
+        await cluster.close(name)
+        saved.path.unlink()
+        with pytest.raises(RaftStartError, match="what was acknowledged is lost here"):
             await cluster.start(name)
-            await cluster.put(b"three")
-            assert cluster.payloads() == [b"one", b"two", b"three"]
-            assert copy.exists()
-
-    run(scenario)
 
 
-def test_a_damaged_snapshot_is_not_given_to_an_operator_and_is_replaced(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, size=1) as cluster:
-            await cluster.start()
-            saved = await _saved_alone(cluster, b"one")
-            whole = saved.path.read_bytes()
-            saved.path.write_bytes(whole[:-1] + b"?")
-            member = await cluster.elected()
-            with pytest.raises(ChangeRefused, match="its checksum is wrong; ask again"):
-                await member.changes.save_snapshot(deadline=in_seconds(20))
-            await until(lambda: saved.path.read_bytes() == whole)
+async def test_a_file_that_an_operator_put_beside_the_snapshots_is_no_snapshot(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, size=1) as cluster:
+        await cluster.start()
+        (name,) = cluster.peers
+        saved = await _saved_alone(cluster, b"one")
+        copy = saved.path.with_name("snapshot-before-upgrade")
+        shutil.copy(saved.path, copy)
+        await _saved_alone(cluster, b"two")
+        await cluster.close(name)
+        await cluster.start(name)
+        await cluster.put(b"three")
+        assert cluster.payloads() == [b"one", b"two", b"three"]
+        assert copy.exists()
 
-    run(scenario)
+
+async def test_a_damaged_snapshot_is_not_given_to_an_operator_and_is_replaced(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, size=1) as cluster:
+        await cluster.start()
+        saved = await _saved_alone(cluster, b"one")
+        whole = saved.path.read_bytes()
+        saved.path.write_bytes(whole[:-1] + b"?")
+        member = await cluster.elected()
+        with pytest.raises(ChangeRefused, match="its checksum is wrong; ask again"):
+            await member.changes.save_snapshot(deadline=in_seconds(20))
+        await until(lambda: saved.path.read_bytes() == whole)
 
 
 class Unreadable(Files):
@@ -289,8 +263,8 @@ async def _with_a_member_without_data(cluster: Cluster) -> tuple[RaftMember, str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["unreadable", "missing", "short", "damaged"])
-def test_an_unreadable_snapshot_is_replaced_and_a_member_without_data_catches_up(
+@pytest.mark.parametrize("fault", ["unreadable", "short", "damaged"])
+async def test_an_unreadable_snapshot_is_replaced_and_a_member_without_data_catches_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: str
 ) -> None:
     disk = Unreadable()
@@ -300,31 +274,25 @@ def test_an_unreadable_snapshot_is_replaced_and_a_member_without_data_catches_up
     def lines(*events: str) -> int:
         return sum(record.getMessage().startswith(events) for record in caplog.records)
 
-    async def scenario() -> None:
-        async with cluster_of(tmp_path) as cluster:
-            leader, away = await _with_a_member_without_data(cluster)
-            files = cluster.config(cluster.name(leader)).data_dir.glob("raft/snapshot-*")
-            if fault == "unreadable":
-                disk.unreadable.update(files)
-            elif fault == "short":
-                for path in files:
-                    os.truncate(path, 1_000_000)
-            elif fault == "damaged":
-                for path in files:
-                    with path.open("r+b") as file:
-                        file.seek(1_050_000)
-                        file.write(b"?")
-            else:
-                for path in files:
-                    path.unlink()
-            caplog.clear()
-            await cluster.start(away)
-            await until(lambda: cluster.up[away].role is Role.FOLLOWER)
-            await cluster.settled()
-            assert lines("snapshot not read") == 1
-            assert 2 <= lines("snapshot transfer began") <= 9
-
-    run(scenario)
+    async with cluster_of(tmp_path) as cluster:
+        leader, away = await _with_a_member_without_data(cluster)
+        files = cluster.config(cluster.name(leader)).data_dir.glob("raft/snapshot-*")
+        if fault == "unreadable":
+            disk.unreadable.update(files)
+        elif fault == "short":
+            for path in files:
+                os.truncate(path, 1_000_000)
+        else:
+            for path in files:
+                with path.open("r+b") as file:
+                    file.seek(1_050_000)
+                    file.write(b"?")
+        caplog.clear()
+        await cluster.start(away)
+        await until(lambda: cluster.up[away].role is Role.FOLLOWER)
+        await cluster.settled()
+        assert lines("snapshot not read") == 1
+        assert 2 <= lines("snapshot transfer began") <= 9
 
 
 class Never(Files):
@@ -355,7 +323,7 @@ class Never(Files):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("full", [False, True], ids=["another snapshot is stored", "the disk is full"])
-def test_a_leader_that_can_read_no_snapshot_pauses_between_its_attempts(
+async def test_a_leader_that_can_read_no_snapshot_pauses_between_its_attempts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, full: bool
 ) -> None:
     """A leader that cannot read its snapshot must pause between its attempts to read it.
@@ -365,26 +333,22 @@ def test_a_leader_that_can_read_no_snapshot_pauses_between_its_attempts(
     caplog.set_level("INFO")
     disk = Never()
     monkeypatch.setattr(node_member, "DISK", disk)
-
-    async def scenario() -> None:
-        async with cluster_of(tmp_path) as cluster:
-            _, away = await _with_a_member_without_data(cluster)
-            caplog.clear()
-            before, disk.full, disk.blind = disk.made, full, True
-            loop = asyncio.get_running_loop()
-            await cluster.start(away)
-            begun = loop.time()
-            end = begun + 6
-            while loop.time() < end:
-                await cluster.put(b"x")
-                await asyncio.sleep(0.01)
-            took = loop.time() - begun
-            lines = [record.getMessage() for record in caplog.records]
-            most = 1 + math.log2(1 + took) if full else 2 + took
-            assert sum(line.startswith("snapshot transfer began") for line in lines) <= most
-            unreadable = [line for line in lines if line.startswith("snapshot not read")]
-            assert 1 <= len(unreadable) == len(set(unreadable))  # one line for each snapshot
-            assert 2 <= disk.tries <= most
-            assert disk.made - before <= 3 + took / 5
-
-    run(scenario)
+    async with cluster_of(tmp_path) as cluster:
+        _, away = await _with_a_member_without_data(cluster)
+        caplog.clear()
+        before, disk.full, disk.blind = disk.made, full, True
+        loop = asyncio.get_running_loop()
+        await cluster.start(away)
+        begun = loop.time()
+        end = begun + 6
+        while loop.time() < end:
+            await cluster.put(b"x")
+            await asyncio.sleep(0.01)
+        took = loop.time() - begun
+        lines = [record.getMessage() for record in caplog.records]
+        most = 1 + math.log2(1 + took) if full else 2 + took
+        assert sum(line.startswith("snapshot transfer began") for line in lines) <= most
+        unreadable = [line for line in lines if line.startswith("snapshot not read")]
+        assert 1 <= len(unreadable) == len(set(unreadable))  # one line for each snapshot
+        assert 2 <= disk.tries <= most
+        assert disk.made - before <= 3 + took / 5

@@ -132,7 +132,7 @@ def test_d5_a_vote_counts_once_for_each_voter(world: Make) -> None:
 
 
 @pytest.mark.parametrize("kind", ["append", "stale", "request_vote", "snapshot"])
-@pytest.mark.parametrize("term", [2**40, 2**62, 2**63, 2**64 - 1], ids=str)
+@pytest.mark.parametrize("term", [2**40, 2**64 - 1], ids=str)
 def test_one_message_does_not_use_up_the_terms(world: Make, kind: str, term: int) -> None:
     """A follower must refuse a term that is too high: no later term could be stored, read or reached."""
     w = world()

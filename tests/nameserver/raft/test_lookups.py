@@ -15,6 +15,7 @@ from routekeeper.nameserver.raft.links.auth import Credentials
 from routekeeper.nameserver.raft.links.transport import Transport
 from routekeeper.nameserver.raft.types import RaftStartError
 from routekeeper.remoting.transport import lookups
+from tests.nameserver.raft.cluster import Owner
 from tests.waiting import until
 
 #: Seconds for which the resolver does not answer in these tests. Real resolvers may need longer.
@@ -22,25 +23,6 @@ SILENT_S = 10.0
 #: Longest time that a test may take, in seconds.
 SOON_S = 5.0
 PEERS = tuple(f"peer-{number}.example:9878" for number in range(40))
-
-
-class Owner:
-    """Owner of a transport. It fails at any link or message, because these tests must cause none."""
-
-    def link_up(self, peer: str) -> None:
-        raise AssertionError(peer)
-
-    def link_down(self, peer: str) -> None:
-        raise AssertionError(peer)
-
-    def raft_message(self, peer: str, data: bytes | memoryview) -> None:
-        raise AssertionError(peer)
-
-    def application_message(self, peer: str, data: bytes) -> None:
-        raise AssertionError(peer)
-
-    def fatal(self, reason: str) -> None:
-        raise AssertionError(reason)
 
 
 @pytest.fixture

@@ -1,11 +1,9 @@
-"""Tests of members whose disks are full, are broken or hang."""
+"""Tests of members whose disks are broken, hang or have no room for a vote."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import json
-import resource
 import subprocess
 import sys
 import textwrap
@@ -28,7 +26,7 @@ from tests.waiting import until
 #: A program that runs a group of one member in its own process, because a disk fault affects the whole
 #: process. When the member leads the group, the program calls the scenario of the test with the member.
 _ALONE = """
-    import asyncio, json, os, resource, sys
+    import asyncio, os, sys
     from pathlib import Path
     from routekeeper.nameserver.raft.node.member import RaftMember
     from routekeeper.nameserver.raft.types import RaftConfig
@@ -57,33 +55,6 @@ def _run_alone(scenario: str, *arguments: Path) -> subprocess.CompletedProcess[s
     program = textwrap.dedent(_ALONE) + textwrap.dedent(scenario) + "\nasyncio.run(main(scenario))\n"
     command = [sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
-
-
-_FULL = """
-    async def scenario(member):
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
-        last = None
-        for _ in range(1000):
-            last = member.append(bytes(1000), term=member.term)
-        await until(lambda: member.status()["storage_stalled"] and not member.leads)
-        assert member.append(b"x", term=member.term) is None
-        assert member.applied_index < last
-        durable = member.status()["durable_index"]
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        await until(lambda: member.leads and member.applied_index > last)
-        print(json.dumps([durable, last, member.applied_index]))
-"""
-
-
-@pytest.mark.slow
-def test_a_full_disk_stops_acknowledging_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    done = _run_alone(_FULL, tmp_path)
-    assert done.returncode == 0, done.stderr
-    durable, last, applied = json.loads(done.stdout)
-    assert durable < last < applied
-    assert "journal full" in done.stderr
-    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 200_000
 
 
 _BROKEN = """
@@ -170,7 +141,7 @@ def test_a_member_ends_at_once_though_there_is_no_room_for_its_vote(
 
 
 @pytest.mark.slow
-def test_a_disk_that_stands_still_holds_votes_back_and_nothing_else(
+async def test_a_disk_that_stands_still_holds_votes_back_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     still = threading.Event()
@@ -182,34 +153,31 @@ def test_a_disk_that_stands_still_holds_votes_back_and_nothing_else(
         assert still.wait(30)
         original(directory, term, vote)
 
-    async def scenario() -> None:
-        async with cluster_of(tmp_path) as cluster:
-            await cluster.start()
-            monkeypatch.setattr(DataDirectory, "save_vote", slow)
-            await cluster.put(b"one")
-            await cluster.settled()
-            leader = cluster.name(await cluster.elected())
-            still.clear()
-            await cluster.close(leader)
-            loop = asyncio.get_running_loop()
-            try:
-                longest, end = 0.0, loop.time() + 2.0
-                standstill.begin()
-                while loop.time() < end:
-                    before = time.monotonic()
-                    await asyncio.sleep(0.001)
-                    if time.monotonic() - before > 0.1:
-                        longest = max(longest, standstill.elapsed(before))
-                assert longest < 1.0  # much less than the 2 s for which the disk hung
-                assert cluster.leader is None  # no member asked for votes or voted
-                assert all(member.applied_index > 0 for member in cluster.up.values())
-            finally:
-                still.set()
-            await cluster.elected()
-            await cluster.put(b"two")
-            await cluster.settled()
-
-    run(scenario)
+    async with cluster_of(tmp_path) as cluster:
+        await cluster.start()
+        monkeypatch.setattr(DataDirectory, "save_vote", slow)
+        await cluster.put(b"one")
+        await cluster.settled()
+        leader = cluster.name(await cluster.elected())
+        still.clear()
+        await cluster.close(leader)
+        loop = asyncio.get_running_loop()
+        try:
+            longest, end = 0.0, loop.time() + 2.0
+            standstill.begin()
+            while loop.time() < end:
+                before = time.monotonic()
+                await asyncio.sleep(0.001)
+                if time.monotonic() - before > 0.1:
+                    longest = max(longest, standstill.elapsed(before))
+            assert longest < 1.0  # much less than the 2 s for which the disk hung
+            assert cluster.leader is None  # no member asked for votes or voted
+            assert all(member.applied_index > 0 for member in cluster.up.values())
+        finally:
+            still.set()
+        await cluster.elected()
+        await cluster.put(b"two")
+        await cluster.settled()
 
 
 class Still(Files):

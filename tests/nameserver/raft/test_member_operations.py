@@ -16,116 +16,81 @@ from routekeeper.nameserver.raft.storage.identity import DataDirectory
 from routekeeper.nameserver.raft.types import (
     ChangeRefused,
     ChangeUnknown,
-    Durability,
     NotLeader,
     RaftStartError,
     Role,
 )
-from tests.nameserver.raft.cluster import cluster_of, in_seconds, run
+from tests.nameserver.raft.cluster import cluster_of, in_seconds
 from tests.ports import free_ports
 from tests.waiting import until
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("durability", ["memory", "journal"])
-def test_members_are_added_and_removed_and_everyone_follows(tmp_path: Path, durability: Durability) -> None:
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, durability=durability) as cluster:
-            await cluster.start()
-            await cluster.put(*(b"%d" % i for i in range(50)))
-            newcomers = [f"127.0.0.1:{port}" for port in free_ports(2)]
-            for name in newcomers:
-                await cluster.join(name)
-                await cluster.put(name.encode())
-            await cluster.settled()
-            assert len((await cluster.elected()).voters) == 5
-            leader = await cluster.elected()
-            gone = next(name for name in cluster.peers if cluster.up[name] is not leader)
-            await leader.changes.remove_member(gone, deadline=in_seconds(10))
-            await until(lambda: [name for name, _ in cluster.removed] == [gone])
-            assert "removed" in cluster.removed[0][1]
-            await cluster.close(gone)
-            with pytest.raises(RaftStartError, match="was removed from its cluster"):
-                await cluster.start(gone)
-            await cluster.put(b"after")
-            await cluster.settled()
-            await leader.changes.remove_member(gone, deadline=in_seconds(1))  # already removed: succeeds
-            # A member that was added later can vote and lead like the first members, even after a restart of
-            # all members.
-            for name in list(cluster.up):
-                await cluster.close(name)
-            if durability == "journal":
-                names = sorted({*cluster.peers, *newcomers} - {gone})
-                await cluster.start(*names, peers=(*cluster.peers, *newcomers))
-                await cluster.put(b"last")
-                await cluster.settled()
-                assert (await cluster.elected()).voters == tuple(names)
-
-    run(scenario)
+async def test_members_are_added_and_removed_and_everyone_follows(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path) as cluster:
+        await cluster.start()
+        await cluster.put(*(b"%d" % i for i in range(50)))
+        newcomers = [f"127.0.0.1:{port}" for port in free_ports(2)]
+        for name in newcomers:
+            await cluster.join(name)
+            await cluster.put(name.encode())
+        await cluster.settled()
+        assert len((await cluster.elected()).voters) == 5
+        leader = await cluster.elected()
+        gone = next(name for name in cluster.peers if cluster.up[name] is not leader)
+        await leader.changes.remove_member(gone, deadline=in_seconds(10))
+        await until(lambda: [name for name, _ in cluster.removed] == [gone])
+        assert "removed" in cluster.removed[0][1]
+        await cluster.close(gone)
+        with pytest.raises(RaftStartError, match="was removed from its cluster"):
+            await cluster.start(gone)
+        await cluster.put(b"after")
+        await cluster.settled()
+        await leader.changes.remove_member(gone, deadline=in_seconds(1))  # already removed: succeeds
+        # A member that was added later can vote and lead like the first members, even after a restart of
+        # all members.
+        for name in list(cluster.up):
+            await cluster.close(name)
+        names = sorted({*cluster.peers, *newcomers} - {gone})
+        await cluster.start(*names, peers=(*cluster.peers, *newcomers))
+        await cluster.put(b"last")
+        await cluster.settled()
+        assert (await cluster.elected()).voters == tuple(names)
 
 
 @pytest.mark.slow
-def test_a_leader_hands_over_before_its_own_removal(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with cluster_of(tmp_path) as cluster:
-            await cluster.start()
-            await cluster.put(b"one")
-            leader = await cluster.elected()
-            me = cluster.name(leader)
-            with pytest.raises(NotLeader) as refused:
-                await leader.changes.remove_member(me, deadline=in_seconds(10))
-            successor = refused.value.leader
-            assert successor in cluster.peers
-            assert successor != me
-            await until(lambda: cluster.up[successor].leads)
-            await cluster.up[successor].changes.remove_member(me, deadline=in_seconds(10))
-            await until(lambda: [name for name, _ in cluster.removed] == [me])
-            await cluster.close(me)
-            await cluster.put(b"two")
-            await cluster.settled()
-
-    run(scenario)
+async def test_a_member_that_does_not_come_stays_a_learner_and_the_caller_is_told(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path) as cluster:
+        await cluster.start()
+        leader = await cluster.elected()
+        (port,) = free_ports(1)
+        name = f"127.0.0.1:{port}"
+        with pytest.raises(ChangeUnknown, match="is a learner"):
+            await leader.changes.add_member(name, deadline=in_seconds(0.3))
+        assert leader.status()["learners"] == [name]
+        assert len(leader.voters) == 3
+        await cluster.put(b"goes on")
+        await cluster.start(name, peers=(*cluster.peers, name))  # now the added member starts
+        await until(lambda: name in leader.voters)
+        await cluster.settled()
 
 
-@pytest.mark.slow
-def test_a_member_that_does_not_come_stays_a_learner_and_the_caller_is_told(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with cluster_of(tmp_path) as cluster:
-            await cluster.start()
-            leader = await cluster.elected()
-            (port,) = free_ports(1)
-            name = f"127.0.0.1:{port}"
-            with pytest.raises(ChangeUnknown, match="is a learner"):
-                await leader.changes.add_member(name, deadline=in_seconds(0.3))
-            assert leader.status()["learners"] == [name]
-            assert len(leader.voters) == 3
-            await cluster.put(b"goes on")
-            await cluster.start(name, peers=(*cluster.peers, name))  # now the added member starts
-            await until(lambda: name in leader.voters)
-            await cluster.settled()
-
-    run(scenario)
-
-
-def test_a_founder_without_a_disk_that_restarts_founds_no_second_cluster(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, 1, durability="memory") as cluster:
-            (founder,) = cluster.peers
-            await cluster.start()
-            await cluster.put(b"one")
-            newcomers = [f"127.0.0.1:{port}" for port in free_ports(2)]
-            for name in newcomers:
-                await cluster.join(name)
-            await cluster.settled()
-            await cluster.close(founder, handover=True)
-            await cluster.put(b"two")
-            await cluster.start(founder)  # its settings still name no other member
-            await until(lambda: cluster.up[founder].role is Role.FOLLOWER)
-            await cluster.put(b"three")
-            await cluster.settled()
-            assert cluster.payloads() == [b"one", b"two", b"three"]
-
-    run(scenario)
+async def test_a_founder_without_a_disk_that_restarts_founds_no_second_cluster(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, 1, durability="memory") as cluster:
+        (founder,) = cluster.peers
+        await cluster.start()
+        await cluster.put(b"one")
+        newcomers = [f"127.0.0.1:{port}" for port in free_ports(2)]
+        for name in newcomers:
+            await cluster.join(name)
+        await cluster.settled()
+        await cluster.close(founder, handover=True)
+        await cluster.put(b"two")
+        await cluster.start(founder)  # its settings still name no other member
+        await until(lambda: cluster.up[founder].role is Role.FOLLOWER)
+        await cluster.put(b"three")
+        await cluster.settled()
+        assert cluster.payloads() == [b"one", b"two", b"three"]
 
 
 async def hand_over(leader: RaftMember, target: str | None) -> str:
@@ -143,173 +108,106 @@ async def hand_over(leader: RaftMember, target: str | None) -> str:
 
 
 @pytest.mark.slow
-def test_leadership_goes_where_it_is_sent(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, election_timeout_ms=2000) as cluster:
-            await cluster.start()
-            await cluster.put(b"one")
-            for target in (*cluster.peers, None):
-                await cluster.settled()  # a new leader first needs answers of the other members
-                leader = await cluster.elected()
-                if target == cluster.name(leader):
-                    with pytest.raises(ChangeRefused, match="leads already"):
-                        await leader.changes.transfer_leadership(target, deadline=in_seconds(5))
-                    continue
-                found = await hand_over(leader, target)
-                assert found == (target or found) != cluster.name(leader)
-                with pytest.raises(NotLeader):
-                    await leader.changes.transfer_leadership(None, deadline=in_seconds(5))
+async def test_leadership_goes_where_it_is_sent(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, election_timeout_ms=2000) as cluster:
+        await cluster.start()
+        await cluster.put(b"one")
+        for target in (*cluster.peers, None):
+            await cluster.settled()  # a new leader first needs answers of the other members
             leader = await cluster.elected()
-            with pytest.raises(ChangeRefused, match="none of the voters"):
-                await leader.changes.transfer_leadership("127.0.0.1:1", deadline=in_seconds(5))
-            for name in list(cluster.up):
-                if cluster.up[name] is not leader:
-                    await cluster.close(name)
-            with pytest.raises((ChangeRefused, NotLeader)):
-                await leader.changes.transfer_leadership(None, deadline=in_seconds(1))
-
-    run(scenario)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("durability", ["memory", "journal"])
-def test_a_snapshot_is_saved_copied_and_restored_in_a_new_cluster(
-    tmp_path: Path, durability: Durability
-) -> None:
-    async def scenario() -> None:
-        async with cluster_of(tmp_path / "old", durability=durability) as cluster:
-            await cluster.start()
-            await cluster.put(*(b"%d" % i for i in range(30)))
-            leader = await cluster.elected()
-            saved = await leader.changes.save_snapshot(deadline=in_seconds(10))
-            image = saved.path.read_bytes()
-            assert saved.file_size == len(image)
-            assert 30 <= saved.index <= leader.applied_index
-            again = await leader.changes.save_snapshot(deadline=in_seconds(10))
-            assert again.index >= saved.index
-            with pytest.raises(ChangeRefused, match="force-new-cluster"):
-                await leader.changes.restore_snapshot(image, deadline=in_seconds(5))
-            follower = next(member for member in cluster.up.values() if member is not leader)
+            if target == cluster.name(leader):
+                with pytest.raises(ChangeRefused, match="leads already"):
+                    await leader.changes.transfer_leadership(target, deadline=in_seconds(5))
+                continue
+            found = await hand_over(leader, target)
+            assert found == (target or found) != cluster.name(leader)
             with pytest.raises(NotLeader):
-                await follower.changes.restore_snapshot(image, deadline=in_seconds(5))
-
-        async with cluster_of(tmp_path / "new", 3, durability=durability) as cluster:
-            first, *others = cluster.peers
-            await cluster.start(first, force_new_cluster=True)
-            await cluster.put(b"will be gone", *(b"x" for _ in range(100)))
-            member = cluster.up[first]
-            for bad in (b"", image[:-1], b"XXXX" + image[4:]):
-                with pytest.raises(ChangeRefused, match="no snapshot"):
-                    await member.changes.restore_snapshot(bad, deadline=in_seconds(5))
-            term = member.term
-            await member.changes.restore_snapshot(image, deadline=in_seconds(10))
-            assert cluster.payloads() == [b"%d" % i for i in range(30)]
-            assert member.term > term
-            await cluster.put(b"after")
-            for name in others:
-                await cluster.join(name)
-            await cluster.settled()
-            assert cluster.payloads() == [*(b"%d" % i for i in range(30)), b"after"]
-            if durability == "journal":
-                for name in cluster.peers:
-                    await cluster.close(name)
-                await cluster.start()
-                await cluster.put(b"last")
-                await cluster.settled()
-                assert cluster.payloads() == [*(b"%d" % i for i in range(30)), b"after", b"last"]
-
-    run(scenario)
+                await leader.changes.transfer_leadership(None, deadline=in_seconds(5))
+        leader = await cluster.elected()
+        with pytest.raises(ChangeRefused, match="none of the voters"):
+            await leader.changes.transfer_leadership("127.0.0.1:1", deadline=in_seconds(5))
+        for name in list(cluster.up):
+            if cluster.up[name] is not leader:
+                await cluster.close(name)
+        with pytest.raises((ChangeRefused, NotLeader)):
+            await leader.changes.transfer_leadership(None, deadline=in_seconds(1))
 
 
 @pytest.mark.slow
-def test_one_member_left_of_three_makes_a_new_cluster_of_its_data(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def scenario() -> None:
-        async with cluster_of(tmp_path) as cluster:
-            await cluster.start()
-            await cluster.put(*(b"%d" % i for i in range(40)))
-            await cluster.settled()
-            one, two, three = cluster.peers
-            for name in cluster.peers:
-                await cluster.close(name)
-            await cluster.start(one, force_new_cluster=True)
-            member = cluster.up[one]
-            await until(lambda: member.leads)
-            assert member.voters == (one,)
-            await cluster.put(b"alone")
-            name = str(member.status()["cluster"])
-            # A member of the old cluster comes back. This member and the new cluster must refuse each other.
-            await cluster.start(two)
-            assert str(cluster.up[two].status()["cluster"]) != name
-            await asyncio.sleep(1.5)
-            assert member.linked == frozenset()
-            assert cluster.up[two].linked == frozenset()
-            assert cluster.up[two].term <= member.term
-            await cluster.close(two)
-            # The operator forgets to remove the flag. At the next start, the flag must have no effect.
-            await cluster.close(one)
-            await cluster.start(one, force_new_cluster=True)
-            member = cluster.up[one]
-            await until(lambda: member.leads)
-            assert str(member.status()["cluster"]) == name
-            assert any("force-new-cluster ignored" in r.getMessage() for r in caplog.records)
-            await cluster.close(one)
-            await cluster.start(one)
-            for newcomer in (two, three):
-                await cluster.join(newcomer)
-            await cluster.put(b"three again")
-            await cluster.settled()
-            assert cluster.payloads() == [*(b"%d" % i for i in range(40)), b"alone", b"three again"]
+async def test_a_snapshot_of_members_in_memory_is_restored_in_a_new_cluster(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path / "old", durability="memory") as cluster:
+        await cluster.start()
+        await cluster.put(*(b"%d" % i for i in range(30)))
+        leader = await cluster.elected()
+        saved = await leader.changes.save_snapshot(deadline=in_seconds(10))
+        image = saved.path.read_bytes()
+        assert saved.file_size == len(image)
+        assert 30 <= saved.index <= leader.applied_index
+        again = await leader.changes.save_snapshot(deadline=in_seconds(10))
+        assert again.index >= saved.index
+        with pytest.raises(ChangeRefused, match="force-new-cluster"):
+            await leader.changes.restore_snapshot(image, deadline=in_seconds(5))
+        follower = next(member for member in cluster.up.values() if member is not leader)
+        with pytest.raises(NotLeader):
+            await follower.changes.restore_snapshot(image, deadline=in_seconds(5))
 
-    run(scenario)
+    async with cluster_of(tmp_path / "new", 3, durability="memory") as cluster:
+        first, *others = cluster.peers
+        await cluster.start(first, force_new_cluster=True)
+        await cluster.put(b"will be gone", *(b"x" for _ in range(100)))
+        member = cluster.up[first]
+        for bad in (b"", image[:-1], b"XXXX" + image[4:]):
+            with pytest.raises(ChangeRefused, match="no snapshot"):
+                await member.changes.restore_snapshot(bad, deadline=in_seconds(5))
+        term = member.term
+        await member.changes.restore_snapshot(image, deadline=in_seconds(10))
+        assert cluster.payloads() == [b"%d" % i for i in range(30)]
+        assert member.term > term
+        await cluster.put(b"after")
+        for name in others:
+            await cluster.join(name)
+        await cluster.settled()
+        assert cluster.payloads() == [*(b"%d" % i for i in range(30)), b"after"]
 
 
 @pytest.mark.slow
-def test_a_new_cluster_begun_but_not_finished_is_finished_by_the_next_start(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with cluster_of(tmp_path) as cluster:
-            await cluster.start()
-            await cluster.put(b"one")
-            await cluster.settled()
-            one = cluster.peers[0]
-            for name in cluster.peers:
-                await cluster.close(name)
-            directory = DataDirectory(cluster.config(one))
-            directory.state = dataclasses.replace(directory.state, forcing=True)
-            directory.standing_to_save()()
-            directory.close()
-            await cluster.start(one)
-            await until(lambda: cluster.up[one].leads)
-            assert cluster.up[one].voters == (one,)
-            assert cluster.payloads() == [b"one"]
-
-    run(scenario)
+async def test_a_new_cluster_begun_but_not_finished_is_finished_by_the_next_start(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path) as cluster:
+        await cluster.start()
+        await cluster.put(b"one")
+        await cluster.settled()
+        one = cluster.peers[0]
+        for name in cluster.peers:
+            await cluster.close(name)
+        directory = DataDirectory(cluster.config(one))
+        directory.state = dataclasses.replace(directory.state, forcing=True)
+        directory.standing_to_save()()
+        directory.close()
+        await cluster.start(one)
+        await until(lambda: cluster.up[one].leads)
+        assert cluster.up[one].voters == (one,)
+        assert cluster.payloads() == [b"one"]
 
 
-def test_a_restore_that_fails_after_its_deadline_is_in_the_log(
+async def test_a_restore_that_fails_after_its_deadline_is_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failed restore is logged even after its deadline.
 
     At the deadline, the operator gets "outcome unknown". So only the log can report the later failure.
     """
+    begun = asyncio.Event()
 
-    async def scenario() -> None:
-        begun = asyncio.Event()
+    async def restore(member: RaftMember, raw: bytes) -> None:
+        await begun.wait()
+        raise ChangeRefused("the snapshot cannot be stored: planted")
 
-        async def restore(member: RaftMember, raw: bytes) -> None:
-            await begun.wait()
-            raise ChangeRefused("the snapshot cannot be stored: planted")
-
-        monkeypatch.setattr(RaftMember, "restore", restore)
-        async with cluster_of(tmp_path, size=1) as cluster:
-            await cluster.start()
-            member = await cluster.elected()
-            with pytest.raises(ChangeUnknown):
-                await member.changes.restore_snapshot(b"", deadline=in_seconds(0.01))
-            assert "not restored" not in caplog.text
-            begun.set()
-            await until(lambda: "snapshot not restored error=the snapshot cannot be stored" in caplog.text)
-
-    run(scenario)
+    monkeypatch.setattr(RaftMember, "restore", restore)
+    async with cluster_of(tmp_path, size=1) as cluster:
+        await cluster.start()
+        member = await cluster.elected()
+        with pytest.raises(ChangeUnknown):
+            await member.changes.restore_snapshot(b"", deadline=in_seconds(0.01))
+        assert "not restored" not in caplog.text
+        begun.set()
+        await until(lambda: "snapshot not restored error=the snapshot cannot be stored" in caplog.text)

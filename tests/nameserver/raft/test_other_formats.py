@@ -10,7 +10,6 @@ import pytest
 from routekeeper.nameserver.disk.files import DISK
 from routekeeper.nameserver.raft.consensus.messages import MessageError, Stale, decode, encode
 from routekeeper.nameserver.raft.storage.identity import DataDirectory
-from routekeeper.nameserver.raft.storage.images import Snapshots
 from routekeeper.nameserver.raft.storage.slots import BLOCK, Slots
 from routekeeper.nameserver.raft.types import RaftConfig, RaftStartError
 
@@ -36,14 +35,3 @@ def test_a_vote_of_another_format_is_refused_by_both_numbers(tmp_path: Path) -> 
             directory.load_vote()
     finally:
         directory.close()
-
-
-def test_a_snapshot_of_another_format_is_refused_by_both_numbers(tmp_path: Path) -> None:
-    snapshots = Snapshots(tmp_path)
-    snapshots.store(5, 1, b"members", b"0123456789")
-    assert snapshots.newest is not None
-    path = snapshots.newest.path
-    whole = path.read_bytes()
-    path.write_bytes(whole[:4] + (2).to_bytes(4, "big") + whole[8:])
-    with pytest.raises(RaftStartError, match="format 2, this program knows 1"):
-        Snapshots(tmp_path).recover()

@@ -93,7 +93,7 @@ def test_a_link_behind_a_stalled_vote_is_dropped_on_the_next_turn(
 
 
 @pytest.mark.slow
-def test_bytes_that_wait_for_a_stalled_vote_are_bounded_like_those_of_a_link(
+async def test_bytes_that_wait_for_a_stalled_vote_are_bounded_like_those_of_a_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Messages that wait for a vote to be stored may use only a limited amount of memory.
@@ -110,23 +110,19 @@ def test_bytes_that_wait_for_a_stalled_vote_are_bounded_like_those_of_a_link(
 
     monkeypatch.setattr(RaftMember, "link_down", went_down)
     monkeypatch.setattr(node_member, "DISK", disk)
-
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, size=2) as cluster:
-            async with _stalled_vote(cluster, disk) as (leader, follower):
-                sent = [follower.send(cluster.name(leader), bytes(size)) for _ in range(40)]
-                assert sent.count(True) in (15, 16)  # a few messages of the engine may wait, too
-                assert sent.index(False) == sent.count(True), "a message was sent behind a refused one"
-                assert ended == []
-                # Messages of the engine still wait in the queue, until they exceed their own limit.
-                monkeypatch.setattr(node_member, "BUFFER_MAX", 16 * size + 100)
-                for _ in range(50):
-                    follower.engine.effects.send(cluster.name(leader), Stale(follower.term))
-                    follower.perform()
-                await until(lambda: follower in ended)
-            await until(lambda: cluster.name(leader) in follower.linked)
-            await cluster.elected()
-            await until(lambda: follower.send(cluster.name(leader), bytes(size)))
-            await until(lambda: len(cluster.messages) == 1)
-
-    run(scenario)
+    async with cluster_of(tmp_path, size=2) as cluster:
+        async with _stalled_vote(cluster, disk) as (leader, follower):
+            sent = [follower.send(cluster.name(leader), bytes(size)) for _ in range(40)]
+            assert sent.count(True) in (15, 16)  # a few messages of the engine may wait, too
+            assert sent.index(False) == sent.count(True), "a message was sent behind a refused one"
+            assert ended == []
+            # Messages of the engine still wait in the queue, until they exceed their own limit.
+            monkeypatch.setattr(node_member, "BUFFER_MAX", 16 * size + 100)
+            for _ in range(50):
+                follower.engine.effects.send(cluster.name(leader), Stale(follower.term))
+                follower.perform()
+            await until(lambda: follower in ended)
+        await until(lambda: cluster.name(leader) in follower.linked)
+        await cluster.elected()
+        await until(lambda: follower.send(cluster.name(leader), bytes(size)))
+        await until(lambda: len(cluster.messages) == 1)

@@ -115,52 +115,43 @@ def take_its_place(cluster: Cluster, name: str) -> Path:
 
 @DURABILITIES
 @SHORTENED
-def test_a_member_whose_journal_was_shortened_after_a_kill_does_not_count(
+async def test_a_member_whose_journal_was_shortened_after_a_kill_does_not_count(
     tmp_path: Path, durability: str, shorten: Callable[[Path], None]
 ) -> None:
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, 1, durability=durability) as cluster:
-            name = await wrote_two_segments(cluster)
-            as_if_killed(cluster, name)
-            await cluster.close(name)
-            shorten(take_its_place(cluster, name))
-            await cluster.start(name)
-            assert cluster.up[name].distrusted == (name,)
-            assert not cluster.up[name].leads
-
-    run(scenario)
+    async with cluster_of(tmp_path, 1, durability=durability) as cluster:
+        name = await wrote_two_segments(cluster)
+        as_if_killed(cluster, name)
+        await cluster.close(name)
+        shorten(take_its_place(cluster, name))
+        await cluster.start(name)
+        assert cluster.up[name].distrusted == (name,)
+        assert not cluster.up[name].leads
 
 
 @DURABILITIES
-def test_a_frame_that_was_torn_by_a_kill_costs_nothing(tmp_path: Path, durability: str) -> None:
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, 1, durability=durability) as cluster:
-            name = await wrote_two_segments(cluster)
-            as_if_killed(cluster, name)
-            await cluster.close(name)
-            path = last_segment(take_its_place(cluster, name))
-            whole = path.read_bytes().rstrip(b"\0")
-            path.write_bytes(whole + whole[whole.rindex(MARK) :][:-1])
-            await cluster.start(name)
-            await until(lambda: cluster.up[name].leads)
-            assert cluster.payloads() == [b"%d" % i for i in range(60)]
-            await cluster.close(name)
-            await cluster.start(name)
-            await until(lambda: cluster.up[name].leads)
-
-    run(scenario)
+async def test_a_frame_that_was_torn_by_a_kill_costs_nothing(tmp_path: Path, durability: str) -> None:
+    async with cluster_of(tmp_path, 1, durability=durability) as cluster:
+        name = await wrote_two_segments(cluster)
+        as_if_killed(cluster, name)
+        await cluster.close(name)
+        path = last_segment(take_its_place(cluster, name))
+        whole = path.read_bytes().rstrip(b"\0")
+        path.write_bytes(whole + whole[whole.rindex(MARK) :][:-1])
+        await cluster.start(name)
+        await until(lambda: cluster.up[name].leads)
+        assert cluster.payloads() == [b"%d" % i for i in range(60)]
+        await cluster.close(name)
+        await cluster.start(name)
+        await until(lambda: cluster.up[name].leads)
 
 
 @pytest.mark.parametrize("lose", [Path.unlink, lambda path: os.truncate(path, 0)], ids=["missing", "empty"])
-def test_a_member_that_lost_the_record_of_its_journal_s_end_does_not_count(
+async def test_a_member_that_lost_the_record_of_its_journal_s_end_does_not_count(
     tmp_path: Path, lose: Callable[[Path], None]
 ) -> None:
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, 1) as cluster:
-            name = await wrote_two_segments(cluster)
-            await cluster.close(name)
-            lose(cluster.config(name).data_dir / "raft" / "end")
-            await cluster.start(name)
-            assert cluster.up[name].distrusted == (name,)
-
-    run(scenario)
+    async with cluster_of(tmp_path, 1) as cluster:
+        name = await wrote_two_segments(cluster)
+        await cluster.close(name)
+        lose(cluster.config(name).data_dir / "raft" / "end")
+        await cluster.start(name)
+        assert cluster.up[name].distrusted == (name,)

@@ -12,8 +12,7 @@ import os
 import re
 import socket
 import ssl
-import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -24,12 +23,12 @@ from routekeeper.nameserver.raft.links.transport import (
     APPLICATION,
     RAFT,
     STRANGERS_PER_SECOND,
-    STRANGERS_PER_SECOND_OVERALL,
     Link,
     Transport,
 )
 from routekeeper.nameserver.raft.types import RaftStartError
 from routekeeper.remoting.transport.tls import Pipe, TlsError
+from tests.nameserver.raft.cluster import Owner
 from tests.ports import free_ports
 from tests.waiting import until
 
@@ -167,27 +166,6 @@ def test_changed_bytes_end_the_connection() -> None:
 # ---- members on real sockets
 
 
-class _Owner:
-    def __init__(self) -> None:
-        self.linked: dict[str, int] = {}
-        self.order: list[bytes] = []
-
-    def link_up(self, peer: str) -> None:
-        self.linked[peer] = self.linked.get(peer, 0) + 1
-
-    def link_down(self, peer: str) -> None:
-        self.linked[peer] -= 1
-
-    def raft_message(self, peer: str, data: bytes | memoryview) -> None:
-        self.order.append(bytes(data))
-
-    def application_message(self, peer: str, data: bytes) -> None:
-        self.order.append(data)
-
-    def fatal(self, reason: str) -> None:
-        raise AssertionError(reason)
-
-
 @pytest.fixture(autouse=True)
 def only_the_greater_name_dials(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let only the member with the greater name dial, so that each test decides which member dials.
@@ -197,14 +175,6 @@ def only_the_greater_name_dials(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     for constant in ("FIRST_DIAL_AFTER_S", "LESSER_DIALS_AFTER_S"):
         monkeypatch.setattr(f"routekeeper.nameserver.raft.links.transport.{constant}", 600.0)
-
-
-def _run(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(30):
-            await scenario()
-
-    asyncio.run(bounded())
 
 
 class _Pair:
@@ -219,7 +189,7 @@ class _Pair:
         secrets: tuple[bytes | None, bytes | None] = (None, None),
     ) -> None:
         self.names = sorted(f"{host}:{port}" for port in free_ports(2))
-        self.owners = (_Owner(), _Owner())
+        self.owners = (Owner(), Owner())
         self.transports = tuple(
             Transport(
                 Credentials(me=name, members=frozenset(self.names), cluster="c", secret=secret),
@@ -246,28 +216,26 @@ class _Pair:
                 await transport.close()
 
 
-@pytest.mark.parametrize("secret", [None, SECRET])
 @pytest.mark.parametrize(
-    ("certificate", "host"), [("member", "127.0.0.1"), ("by-name", "localhost")], ids=["address", "name"]
+    ("certificate", "host", "secret"),
+    [("member", "127.0.0.1", None), ("by-name", "localhost", SECRET)],
+    ids=["address", "name, and a secret"],
 )
-def test_members_with_certificates_of_their_addresses_talk(
+async def test_members_with_certificates_of_their_addresses_talk(
     certificate: str, host: str, secret: bytes | None
 ) -> None:
-    async def scenario() -> None:
-        tls = _contexts(certificate, me=f"{host}:1")
-        async with _Pair(tls, tls, host=host, secrets=(secret, secret)).up() as pair:
-            await until(lambda: pair.linked)
-            large = os.urandom(FRAME_MAX - 100)
-            for here, there in ((0, 1), (1, 0)):
-                for i in range(20):
-                    kind = RAFT if i % 2 else APPLICATION
-                    assert pair.transports[here].send(pair.names[there], kind, b"%d" % i)
-                assert pair.transports[here].send(pair.names[there], RAFT, large)
-            await until(lambda: all(len(owner.order) == 21 for owner in pair.owners))
-            for owner in pair.owners:
-                assert owner.order == [*(b"%d" % i for i in range(20)), large]
-
-    _run(scenario)
+    tls = _contexts(certificate, me=f"{host}:1")
+    async with _Pair(tls, tls, host=host, secrets=(secret, secret)).up() as pair:
+        await until(lambda: pair.linked)
+        large = os.urandom(FRAME_MAX - 100)
+        for here, there in ((0, 1), (1, 0)):
+            for i in range(20):
+                kind = RAFT if i % 2 else APPLICATION
+                assert pair.transports[here].send(pair.names[there], kind, b"%d" % i)
+            assert pair.transports[here].send(pair.names[there], RAFT, large)
+        await until(lambda: all(len(owner.order) == 21 for owner in pair.owners))
+        for owner in pair.owners:
+            assert owner.order == [*(b"%d" % i for i in range(20)), large]
 
 
 REFUSED = {
@@ -318,137 +286,91 @@ REFUSED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", REFUSED)
-def test_who_cannot_prove_itself_is_refused_and_both_ends_say_so_once(
+async def test_who_cannot_prove_itself_is_refused_and_both_ends_say_so_once(
     how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     accept, dial, acceptor_says, dialler_says = REFUSED[how]
-
-    async def scenario() -> None:
-        with caplog.at_level(logging.WARNING, "routekeeper.nameserver.raft.links.transport"):
-            async with _Pair(_forged(accept), _forged(dial)).up() as pair:
-                await until(lambda: len(caplog.records) >= 2)
-                await asyncio.sleep(0.5)  # more attempts follow, but no more log lines
-                assert not any(owner.linked for owner in pair.owners)
-                # Read the log before the transports are closed. If a transport is closed during an attempt,
-                # it writes one more line.
-                said = [record.getMessage() for record in caplog.records]
-        assert len(said) == 2, said
-        for says in (*acceptor_says, *dialler_says):
-            assert len([line for line in said if re.search(says, line)]) == 1, said
-
-    _run(scenario)
+    with caplog.at_level(logging.WARNING, "routekeeper.nameserver.raft.links.transport"):
+        async with _Pair(_forged(accept), _forged(dial)).up() as pair:
+            await until(lambda: len(caplog.records) >= 2)
+            await asyncio.sleep(0.5)  # more attempts follow, but no more log lines
+            assert not any(owner.linked for owner in pair.owners)
+            # Read the log before the transports are closed. If a transport is closed during an attempt,
+            # it writes one more line.
+            said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2, said
+    for says in (*acceptor_says, *dialler_says):
+        assert len([line for line in said if re.search(says, line)]) == 1, said
 
 
 @pytest.mark.parametrize("who", ["acceptor", "dialler"])
-def test_a_member_without_tls_is_told_that_the_other_has_it(
+async def test_a_member_without_tls_is_told_that_the_other_has_it(
     who: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
-        tls = _contexts("member")
-        pair = _Pair(None, tls) if who == "acceptor" else _Pair(tls, None)
-        with caplog.at_level(logging.WARNING, "routekeeper.nameserver.raft.links.transport"):
-            async with pair.up():
-                await until(lambda: len(caplog.records) >= 2)
-        text = caplog.text
-        if who == "acceptor":
-            expected = ("it speaks TLS, which this member is not set up for", "it ended the TLS handshake")
-        else:
-            expected = ("it does not speak TLS", "it does not take us for a member: its log says why")
-        assert all(line in text for line in expected)
-        assert not any(owner.linked for owner in pair.owners)
-
-    _run(scenario)
+    tls = _contexts("member")
+    pair = _Pair(None, tls) if who == "acceptor" else _Pair(tls, None)
+    with caplog.at_level(logging.WARNING, "routekeeper.nameserver.raft.links.transport"):
+        async with pair.up():
+            await until(lambda: len(caplog.records) >= 2)
+    text = caplog.text
+    if who == "acceptor":
+        expected = ("it speaks TLS, which this member is not set up for", "it ended the TLS handshake")
+    else:
+        expected = ("it does not speak TLS", "it does not take us for a member: its log says why")
+    assert all(line in text for line in expected)
+    assert not any(owner.linked for owner in pair.owners)
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-def test_differing_secrets_are_said_at_both_ends(tls: bool, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        contexts = _contexts("member") if tls else None
-        secrets = (SECRET, b"another secret, as long")
-        with caplog.at_level(logging.WARNING, "routekeeper.nameserver.raft.links.transport"):
-            async with _Pair(contexts, contexts, secrets=secrets).up() as pair:
-                await until(lambda: len(caplog.records) >= 2)
-                await asyncio.sleep(0.3)
-                assert not any(owner.linked for owner in pair.owners)
-                # Read the log before the transports are closed, because closing them writes one more line.
-                said = [record.getMessage() for record in caplog.records]
-        assert len(said) == 2, said
-        text = "\n".join(said)
-        assert f"wrong proof from {pair.names[1]}: another secret" in text
-        assert "it does not take our proof: is its secret another one?" in text
-
-    _run(scenario)
+async def test_differing_secrets_are_said_at_both_ends(tls: bool, caplog: pytest.LogCaptureFixture) -> None:
+    contexts = _contexts("member") if tls else None
+    secrets = (SECRET, b"another secret, as long")
+    with caplog.at_level(logging.WARNING, "routekeeper.nameserver.raft.links.transport"):
+        async with _Pair(contexts, contexts, secrets=secrets).up() as pair:
+            await until(lambda: len(caplog.records) >= 2)
+            await asyncio.sleep(0.3)
+            assert not any(owner.linked for owner in pair.owners)
+            # Read the log before the transports are closed, because closing them writes one more line.
+            said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2, said
+    text = "\n".join(said)
+    assert f"wrong proof from {pair.names[1]}: another secret" in text
+    assert "it does not take our proof: is its secret another one?" in text
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "attack",
     [
-        pytest.param(b"", id="nothing"),
-        pytest.param(struct.pack(">I", 40) + b"\x80\x02]q\x00" + bytes(36), id="plain frame"),
         pytest.param(b"\x16\x03\x01\x40\x00" + os.urandom(1000), id="half a record"),
-        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + os.urandom(505), id="wrong hello"),
         pytest.param(os.urandom(200_000), id="garbage"),
     ],
 )
-def test_a_stranger_is_closed_and_a_member_stays(attack: bytes) -> None:
-    async def scenario() -> None:
-        tls = _contexts("member")
-        async with _Pair(tls, tls).up() as pair:
-            await until(lambda: pair.linked)
-            host, _, port = pair.names[0].rpartition(":")
-            reader, writer = await asyncio.open_connection(host, int(port))
-            writer.write(attack)
-            with contextlib.suppress(ConnectionError):
-                await asyncio.wait_for(reader.read(), 20.0)  # at most a TLS alert, then the end
-            writer.close()
-            assert pair.transports[1].send(pair.names[0], RAFT, b"still here")
-            await until(lambda: pair.owners[0].order == [b"still here"])
-            assert pair.linked
-
-    _run(scenario)
+async def test_a_stranger_is_closed_and_a_member_stays(attack: bytes) -> None:
+    tls = _contexts("member")
+    async with _Pair(tls, tls).up() as pair:
+        await until(lambda: pair.linked)
+        host, _, port = pair.names[0].rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(attack)
+        with contextlib.suppress(ConnectionError):
+            await asyncio.wait_for(reader.read(), 20.0)  # at most a TLS alert, then the end
+        writer.close()
+        assert pair.transports[1].send(pair.names[0], RAFT, b"still here")
+        await until(lambda: pair.owners[0].order == [b"still here"])
+        assert pair.linked
 
 
-def test_certificates_allow_an_address_that_others_can_reach() -> None:
-    async def scenario() -> None:
-        tls = _contexts("member")
-        transport = Transport(
-            Credentials(me="127.0.0.1:1", members=frozenset({"127.0.0.1:1"}), cluster="c", secret=None),
-            owner=_Owner(),
-            frame_size_max=FRAME_MAX,
-            tls=tls,
-        )
-        assert (await transport.listen("0.0.0.0:0")).startswith("0.0.0.0:")
-        await transport.close()
-
-    _run(scenario)
-
-
-def test_strangers_of_many_hosts_begin_few_handshakes_a_second() -> None:
-    async def scenario() -> None:
-        tls = _contexts("member")
-        recorded = tls.pipe(accepts=False)
-        recorded.shake(b"")
-        hello = recorded.pending()
-        loop = asyncio.get_running_loop()
-        async with _Pair(tls, tls).up() as pair:
-            await until(lambda: pair.linked)
-            host, port = pair.names[0].rsplit(":", 1)
-            answered, began = 0, int(loop.time())
-            for number in range(200):
-                with socket.socket() as stranger:
-                    stranger.setblocking(False)
-                    stranger.bind((f"127.0.1.{number + 1}", 0))
-                    await loop.sock_connect(stranger, (host, int(port)))
-                    with contextlib.suppress(ConnectionError):
-                        await loop.sock_sendall(stranger, hello)
-                        answered += bool(await loop.sock_recv(stranger, 65536))
-            seconds = int(loop.time()) - began + 1
-            assert answered <= STRANGERS_PER_SECOND_OVERALL * seconds
-            assert answered < 200 or seconds > 3, "the machine did not hold it up"
-            assert pair.linked
-
-    _run(scenario)
+async def test_certificates_allow_an_address_that_others_can_reach() -> None:
+    tls = _contexts("member")
+    transport = Transport(
+        Credentials(me="127.0.0.1:1", members=frozenset({"127.0.0.1:1"}), cluster="c", secret=None),
+        owner=Owner(),
+        frame_size_max=FRAME_MAX,
+        tls=tls,
+    )
+    assert (await transport.listen("0.0.0.0:0")).startswith("0.0.0.0:")
+    await transport.close()
 
 
 class _Wire(asyncio.Transport):
@@ -468,79 +390,70 @@ class _Wire(asyncio.Transport):
     abort = close
 
 
-def test_strangers_of_one_network_begin_as_few_handshakes_a_second_as_one_host() -> None:
-    async def scenario() -> None:
-        tls = _contexts("member")
-        recorded = tls.pipe(accepts=False)
-        recorded.shake(b"")
-        hello = recorded.pending()
-        loop = asyncio.get_running_loop()
-        credentials = Credentials(
-            me="127.0.0.1:1", members=frozenset({"127.0.0.1:1"}), cluster="c", secret=None
-        )
-        transport = Transport(credentials, owner=_Owner(), frame_size_max=FRAME_MAX, tls=tls)
-        answered, began = 0, int(loop.time())
-        with socket.socket() as tuned:
-            for number in range(300):
-                wire, link = _Wire(f"2001:db8:0:7::{number:x}", tuned), Link(transport, None)
-                link.connection_made(wire)
-                if not wire.closed:
-                    link.data_received(hello)
-                    answered += bool(wire.sent)
-        assert 0 < answered <= STRANGERS_PER_SECOND * (int(loop.time()) - began + 1)
-        await transport.close()
-
-    _run(scenario)
+async def test_strangers_of_one_network_begin_as_few_handshakes_a_second_as_one_host() -> None:
+    tls = _contexts("member")
+    recorded = tls.pipe(accepts=False)
+    recorded.shake(b"")
+    hello = recorded.pending()
+    loop = asyncio.get_running_loop()
+    credentials = Credentials(me="127.0.0.1:1", members=frozenset({"127.0.0.1:1"}), cluster="c", secret=None)
+    transport = Transport(credentials, owner=Owner(), frame_size_max=FRAME_MAX, tls=tls)
+    answered, began = 0, int(loop.time())
+    with socket.socket() as tuned:
+        for number in range(300):
+            wire, link = _Wire(f"2001:db8:0:7::{number:x}", tuned), Link(transport, None)
+            link.connection_made(wire)
+            if not wire.closed:
+                link.data_received(hello)
+                answered += bool(wire.sent)
+    assert 0 < answered <= STRANGERS_PER_SECOND * (int(loop.time()) - began + 1)
+    await transport.close()
 
 
-def test_members_find_each_other_again_while_strangers_begin_handshakes() -> None:
+async def test_members_find_each_other_again_while_strangers_begin_handshakes() -> None:
     """Members must be able to link again while strangers start many TLS handshakes.
 
     A stranger can send a recorded TLS hello at no cost. The receiver must sign its answer, in the thread that
     serves all requests. So a member answers only a limited number of hellos of one host per second. This
     limit must not delay members.
     """
+    tls = _contexts("member")
+    recorded = tls.pipe(accepts=False)
+    recorded.shake(b"")
+    hello = recorded.pending()
+    loop = asyncio.get_running_loop()
+    async with _Pair(tls, tls).up() as pair:
+        await until(lambda: pair.linked)
+        host, port = pair.names[0].rsplit(":", 1)
+        held: list[socket.socket] = []
+        answered = 0
+        began = int(loop.time())
 
-    async def scenario() -> None:
-        tls = _contexts("member")
-        recorded = tls.pipe(accepts=False)
-        recorded.shake(b"")
-        hello = recorded.pending()
-        loop = asyncio.get_running_loop()
-        async with _Pair(tls, tls).up() as pair:
-            await until(lambda: pair.linked)
-            host, port = pair.names[0].rsplit(":", 1)
-            held: list[socket.socket] = []
-            answered = 0
-            began = int(loop.time())
+        def allowed() -> int:
+            return STRANGERS_PER_SECOND * (int(loop.time()) - began + 1)
 
-            def allowed() -> int:
-                return STRANGERS_PER_SECOND * (int(loop.time()) - began + 1)
+        async def flood() -> None:
+            nonlocal answered
+            while len(held) < 2 * allowed():
+                held.append(stranger := socket.socket())
+                stranger.setblocking(False)
+                stranger.bind(("127.0.0.2", 0))
+                await loop.sock_connect(stranger, (host, int(port)))
+                with contextlib.suppress(ConnectionError):
+                    await loop.sock_sendall(stranger, hello)
+                    answered += bool(await loop.sock_recv(stranger, 65536))
 
-            async def flood() -> None:
-                nonlocal answered
-                while len(held) < 2 * allowed():
-                    held.append(stranger := socket.socket())
-                    stranger.setblocking(False)
-                    stranger.bind(("127.0.0.2", 0))
-                    await loop.sock_connect(stranger, (host, int(port)))
-                    with contextlib.suppress(ConnectionError):
-                        await loop.sock_sendall(stranger, hello)
-                        answered += bool(await loop.sock_recv(stranger, 65536))
-
-            flooding = asyncio.ensure_future(flood())
-            try:
-                for _ in range(3):
-                    pair.transports[0].drop(pair.names[1])
-                    await until(lambda: not pair.linked)
-                    await until(lambda: pair.linked)
-                await flooding
-                assert answered <= allowed()
-                assert answered < len(held)
-                assert pair.linked
-            finally:
-                flooding.cancel()
-                for stranger in held:
-                    stranger.close()
-
-    _run(scenario)
+        flooding = asyncio.ensure_future(flood())
+        try:
+            for _ in range(3):
+                pair.transports[0].drop(pair.names[1])
+                await until(lambda: not pair.linked)
+                await until(lambda: pair.linked)
+            await flooding
+            assert answered <= allowed()
+            assert answered < len(held)
+            assert pair.linked
+        finally:
+            flooding.cancel()
+            for stranger in held:
+                stranger.close()

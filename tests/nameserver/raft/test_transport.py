@@ -13,7 +13,6 @@ import struct
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,7 +21,6 @@ import pytest
 from routekeeper.nameserver.raft.links.auth import MAGIC, NONCE_SIZE, Credentials, Handshake, LinkError, Seal
 from routekeeper.nameserver.raft.links.transport import (
     APPLICATION,
-    HANDSHAKE_FRAME_MAX,
     PING,
     RAFT,
     SILENT_CHECKS_MAX,
@@ -35,6 +33,7 @@ from routekeeper.nameserver.raft.links.transport import (
     Transport,
 )
 from routekeeper.nameserver.raft.types import RaftStartError
+from tests.nameserver.raft.cluster import Owner, run
 from tests.ports import free_ports
 from tests.waiting import until
 
@@ -146,38 +145,11 @@ def test_frames_cannot_be_changed_repeated_left_out_reflected_or_replayed() -> N
 # ---- on real sockets
 
 
-class _Owner:
-    def __init__(self) -> None:
-        self.linked: dict[str, int] = {}
-        self.messages: list[tuple[str, bytes]] = []
-        self.application: list[bytes] = []
-        self.order: list[bytes] = []
-
-    def link_up(self, peer: str) -> None:
-        self.linked[peer] = self.linked.get(peer, 0) + 1
-
-    def link_down(self, peer: str) -> None:
-        self.linked[peer] -= 1
-
-    def raft_message(self, peer: str, data: bytes | memoryview) -> None:
-        if bytes(data) == b"bad":
-            raise LinkError("bad message")
-        self.messages.append((peer, bytes(data)))
-        self.order.append(bytes(data))
-
-    def fatal(self, reason: str) -> None:
-        raise AssertionError(reason)
-
-    def application_message(self, peer: str, data: bytes) -> None:
-        self.application.append(data)
-        self.order.append(data)
-
-
 @contextlib.asynccontextmanager
 async def _transport(
     me: str = "a:1", *, secret: bytes | None = SECRET
-) -> AsyncIterator[tuple[Transport, _Owner, int]]:
-    owner = _Owner()
+) -> AsyncIterator[tuple[Transport, Owner, int]]:
+    owner = Owner()
     transport = Transport(_credentials(me, secret=secret), owner=owner, frame_size_max=FRAME_MAX)
     bound = await transport.listen("127.0.0.1:0")
     await transport.go()
@@ -228,407 +200,213 @@ class _Raw:
         return True
 
 
-def _run(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(30):
-            await scenario()
-
-    asyncio.run(bounded())
-
-
-def test_messages_of_a_proven_peer_arrive_in_order() -> None:
-    async def scenario() -> None:
-        async with _transport() as (_, owner, port):
-            peer = await _Raw.connect(port)
-            await peer.prove()
-            await until(lambda: owner.linked.get("b:1") == 1)
-            frames = b""
-            for i in range(50):
-                body = peer.sealed(RAFT if i % 2 else APPLICATION, b"%d" % i * 200)
-                frames += struct.pack(">I", len(body)) + body
-            for at in range(0, len(frames), 7):  # send a few bytes at a time
-                peer.writer.write(frames[at : at + 7])
-                if at % 700 == 0:
-                    await peer.writer.drain()
-            await until(lambda: len(owner.order) == 50)
-            assert owner.order == [b"%d" % i * 200 for i in range(50)]
-            peer.writer.close()
-            await until(lambda: owner.linked["b:1"] == 0)
-
-    _run(scenario)
+async def test_messages_of_a_proven_peer_arrive_in_order() -> None:
+    async with _transport() as (_, owner, port):
+        peer = await _Raw.connect(port)
+        await peer.prove()
+        await until(lambda: owner.linked.get("b:1") == 1)
+        frames = b""
+        for i in range(50):
+            body = peer.sealed(RAFT if i % 2 else APPLICATION, b"%d" % i * 200)
+            frames += struct.pack(">I", len(body)) + body
+        for at in range(0, len(frames), 7):  # send a few bytes at a time
+            peer.writer.write(frames[at : at + 7])
+            if at % 700 == 0:
+                await peer.writer.drain()
+        await until(lambda: len(owner.order) == 50)
+        assert owner.order == [b"%d" % i * 200 for i in range(50)]
+        peer.writer.close()
+        await until(lambda: owner.linked["b:1"] == 0)
 
 
-@pytest.mark.parametrize(
-    "attack",
-    [
-        pytest.param(struct.pack(">I", 2**31) + b"x" * 1000, id="huge length"),
-        pytest.param(struct.pack(">I", HANDSHAKE_FRAME_MAX + 1), id="above the handshake limit"),
-        pytest.param(struct.pack(">I", 40) + pickle.dumps(["status"]) + bytes(40), id="pickle"),
-        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="http"),
-        pytest.param(bytes(4), id="empty frame"),
-        pytest.param(os.urandom(4096), id="garbage"),
-        pytest.param(struct.pack(">I", 600) + b"\x95" + b"\xa1x" * 300, id="wrong fields"),
-    ],
-)
-def test_a_stranger_s_bytes_close_its_connection_and_nothing_else(
-    attack: bytes, caplog: pytest.LogCaptureFixture
+async def test_what_one_stranger_does_again_and_again_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def scenario() -> None:
-        async with _transport() as (_, owner, port):
-            good = await _Raw.connect(port)
-            await good.prove()
-            stranger = await _Raw.connect(port)
-            stranger.writer.write(attack)
-            with caplog.at_level(logging.WARNING):
+    async with _transport() as (_, _, port):
+        with caplog.at_level(logging.WARNING):
+            for attack in (
+                b"GET / HTTP/1.1\r\n\r\n",
+                b"GET / HTTP/1.1\r\n\r\n",
+                struct.pack(">I", 2**31),
+            ):
+                stranger = await _Raw.connect(port)
+                stranger.writer.write(attack)
                 assert await stranger.closed(4.5)
-            assert len([r for r in caplog.records if "raft link closed" in r.getMessage()]) == 1
-            good.frame(good.sealed(RAFT, b"still here"))
-            await until(lambda: owner.messages == [("b:1", b"still here")])
-            assert owner.linked == {"b:1": 1}
-            good.writer.close()
-
-    _run(scenario)
+        assert len([r for r in caplog.records if "raft link closed" in r.getMessage()]) == 2
 
 
-def test_what_one_stranger_does_again_and_again_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        async with _transport() as (_, _, port):
-            with caplog.at_level(logging.WARNING):
-                for attack in (
-                    b"GET / HTTP/1.1\r\n\r\n",
-                    b"GET / HTTP/1.1\r\n\r\n",
-                    struct.pack(">I", 2**31),
-                ):
-                    stranger = await _Raw.connect(port)
-                    stranger.writer.write(attack)
-                    assert await stranger.closed(4.5)
-            assert len([r for r in caplog.records if "raft link closed" in r.getMessage()]) == 2
-
-    _run(scenario)
-
-
-def test_strangers_leave_the_log_lines_about_members_alone(
+async def test_strangers_leave_the_log_lines_about_members_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("routekeeper.nameserver.raft.links.transport.REPORTS_MAX", 1)
-
-    async def scenario() -> None:
-        async with _transport() as (_, owner, port):
-            with caplog.at_level(logging.WARNING):
-                for attack in (b"GET / HTTP/1.1\r\n\r\n", struct.pack(">I", 2**31)):
-                    stranger = await _Raw.connect(port)
-                    stranger.writer.write(attack)
-                    assert await stranger.closed(4.5)
-                for times in (1, 2):
-                    peer = await _Raw.connect(port)
-                    await peer.prove()
-                    await until(lambda: owner.linked.get("b:1") == 1)
-                    peer.frame(b"not sealed, and long enough to be a frame")
-                    assert await peer.closed()
-                    lines = [r.getMessage() for r in caplog.records if "raft link closed" in r.getMessage()]
-                    assert len([line for line in lines if "peer=b:1 " in line]) == times
-            assert len(lines) == 3
-
-    _run(scenario)
-
-
-class _Planted:
-    """An object whose pickle runs code when it is loaded.
-
-    The code creates the file `trace`.
-    """
-
-    def __init__(self, trace: Path) -> None:
-        self._trace = trace
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self._trace,)
-
-
-@pytest.mark.parametrize("proven", [False, True], ids=["of a stranger", "of a member"])
-def test_a_pickle_on_the_port_is_not_loaded(tmp_path: Path, proven: bool) -> None:
-    planted = pickle.dumps(_Planted(tmp_path / "trace"))
-    pickle.loads(planted)
-    (tmp_path / "trace").unlink()  # loading the pickle created the file, so the attack works
-
-    async def scenario() -> None:
-        async with _transport() as (_, owner, port):
-            peer = await _Raw.connect(port)
-            if proven:
+    async with _transport() as (_, owner, port):
+        with caplog.at_level(logging.WARNING):
+            for attack in (b"GET / HTTP/1.1\r\n\r\n", struct.pack(">I", 2**31)):
+                stranger = await _Raw.connect(port)
+                stranger.writer.write(attack)
+                assert await stranger.closed(4.5)
+            for times in (1, 2):
+                peer = await _Raw.connect(port)
                 await peer.prove()
-                peer.frame(peer.sealed(RAFT, planted))
-                peer.frame(peer.sealed(RAFT, b"bad"))
-            else:
-                peer.frame(planted)
-            assert await peer.closed()
-            assert owner.messages == ([("b:1", planted)] if proven else [])
-
-    _run(scenario)
-    assert not (tmp_path / "trace").exists()
-
-
-@pytest.mark.slow
-def test_a_half_frame_or_silence_is_given_up_after_three_seconds() -> None:
-    async def scenario() -> None:
-        async with _transport() as (_, owner, port):
-            silent, half = await _Raw.connect(port), await _Raw.connect(port)
-            half.writer.write(struct.pack(">I", 100) + b"half")
-            loop = asyncio.get_running_loop()
-            begun = loop.time()
-            assert await silent.closed()
-            assert await half.closed()
-            assert 2.0 < loop.time() - begun < 4.5
-            assert owner.linked == {}
-
-    _run(scenario)
-
-
-def test_a_flood_of_strangers_is_bounded_and_does_not_keep_a_member_out() -> None:
-    async def scenario() -> None:
-        async with _transport() as (transport, owner, port):
-            strangers = [await _Raw.connect(port) for _ in range(UNPROVEN_MAX * 3)]
-            await until(lambda: len(transport._accepted()) <= UNPROVEN_MAX)
-            peer = await _Raw.connect(port)
-            await peer.prove()
-            await until(lambda: owner.linked.get("b:1") == 1)
-            assert len(transport._accepted()) <= UNPROVEN_MAX
-            for raw in (*strangers, peer):
-                raw.writer.close()
-
-    _run(scenario)
+                await until(lambda: owner.linked.get("b:1") == 1)
+                peer.frame(b"not sealed, and long enough to be a frame")
+                assert await peer.closed()
+                lines = [r.getMessage() for r in caplog.records if "raft link closed" in r.getMessage()]
+                assert len([line for line in lines if "peer=b:1 " in line]) == times
+        assert len(lines) == 3
 
 
 @pytest.mark.parametrize(
     "how", ["wrong mac", "no mac", "repeated", "unknown kind", "too large", "bad message"]
 )
-def test_a_proven_link_that_breaks_the_rules_is_closed(how: str) -> None:
-    async def scenario() -> None:
-        async with _transport() as (_, owner, port):
-            peer = await _Raw.connect(port)
-            await peer.prove()
-            await until(lambda: owner.linked.get("b:1") == 1)
-            good = peer.sealed(RAFT, b"good")
-            match how:
-                case "wrong mac":
-                    peer.frame(good[:-1] + bytes((good[-1] ^ 1,)))
-                case "no mac":
-                    peer.frame(b"\x01good")
-                case "repeated":
-                    peer.frame(good)
-                    peer.frame(good)
-                case "unknown kind":
-                    assert peer.proven is not None
-                    body = b"\x77x"
-                    peer.proven.outgoing._counter = 0
-                    peer.frame(body + peer.proven.outgoing.next(body))
-                case "too large":
-                    peer.writer.write(struct.pack(">I", FRAME_MAX + 1))
-                case "bad message":
-                    assert peer.proven is not None
-                    peer.proven.outgoing._counter = 0
-                    peer.frame(peer.sealed(RAFT, b"bad"))
-            assert await peer.closed()
-            assert owner.linked == {"b:1": 0}
-            assert len(owner.messages) == (1 if how == "repeated" else 0)
-
-    _run(scenario)
+async def test_a_proven_link_that_breaks_the_rules_is_closed(how: str) -> None:
+    async with _transport() as (_, owner, port):
+        peer = await _Raw.connect(port)
+        await peer.prove()
+        await until(lambda: owner.linked.get("b:1") == 1)
+        good = peer.sealed(RAFT, b"good")
+        match how:
+            case "wrong mac":
+                peer.frame(good[:-1] + bytes((good[-1] ^ 1,)))
+            case "no mac":
+                peer.frame(b"\x01good")
+            case "repeated":
+                peer.frame(good)
+                peer.frame(good)
+            case "unknown kind":
+                assert peer.proven is not None
+                body = b"\x77x"
+                peer.proven.outgoing._counter = 0
+                peer.frame(body + peer.proven.outgoing.next(body))
+            case "too large":
+                peer.writer.write(struct.pack(">I", FRAME_MAX + 1))
+            case "bad message":
+                assert peer.proven is not None
+                peer.proven.outgoing._counter = 0
+                peer.frame(peer.sealed(RAFT, b"bad"))
+        assert await peer.closed()
+        assert owner.linked == {"b:1": 0}
+        assert len(owner.messages) == (1 if how == "repeated" else 0)
 
 
-def test_views_that_a_failed_reader_still_holds_cost_no_link() -> None:
-    async def scenario() -> None:
-        async with _transport() as (_, owner, port):
-            held: list[bytes | memoryview] = []
-            take = owner.raft_message
+async def test_views_that_a_failed_reader_still_holds_cost_no_link() -> None:
+    async with _transport() as (_, owner, port):
+        held: list[bytes | memoryview] = []
+        take = owner.raft_message
 
-            def keep(peer: str, data: bytes | memoryview) -> None:
-                held.append(data)  # a variable keeps a reference, as the traceback of an exception may do
-                take(peer, data)
+        def keep(peer: str, data: bytes | memoryview) -> None:
+            held.append(data)  # a variable keeps a reference, as the traceback of an exception may do
+            take(peer, data)
 
-            owner.raft_message = keep  # type: ignore[method-assign]
-            peer = await _Raw.connect(port)
-            await peer.prove()
-            await until(lambda: owner.linked.get("b:1") == 1)
-            for text in (b"first", b"second"):
-                peer.frame(peer.sealed(RAFT, text))
-                await until(lambda text=text: owner.messages[-1:] == [("b:1", text)])  # type: ignore[misc]
-            assert owner.linked == {"b:1": 1}
-            assert [bytes(view) for view in held] == [b"first", b"second"]
-            peer.writer.close()
-            await until(lambda: owner.linked["b:1"] == 0)
-
-    _run(scenario)
+        owner.raft_message = keep  # type: ignore[method-assign]
+        peer = await _Raw.connect(port)
+        await peer.prove()
+        await until(lambda: owner.linked.get("b:1") == 1)
+        for text in (b"first", b"second"):
+            peer.frame(peer.sealed(RAFT, text))
+            await until(lambda text=text: owner.messages[-1:] == [("b:1", text)])  # type: ignore[misc]
+        assert owner.linked == {"b:1": 1}
+        assert [bytes(view) for view in held] == [b"first", b"second"]
+        peer.writer.close()
+        await until(lambda: owner.linked["b:1"] == 0)
 
 
-@pytest.mark.parametrize("how", ["of another session", "mirrored", "left out", "swapped"])
-def test_frames_in_the_wrong_place_end_a_proven_link(how: str) -> None:
-    """A member ends a link if frames arrive in the wrong place.
-
-    A member of the group has sealed each of these frames, and no frame was changed. But one frame comes from
-    another session, or two frames are swapped, for example.
-    """
-
-    async def scenario() -> None:
-        async with _transport() as (transport, owner, port):
-            former = await _Raw.connect(port)
-            await former.prove()
-            recorded = [former.sealed(RAFT, b"first"), former.sealed(RAFT, b"second")]
-            peer = await _Raw.connect(port)
-            await peer.prove()
-            await until(lambda: owner.linked.get("b:1") == 1 and not former.reader.at_eof())
-            match how:
-                case "of another session":
-                    peer.frame(recorded[0])
-                case "mirrored":
-                    assert transport.send("b:1", RAFT, b"theirs")
-                    peer.frame(await peer.read())
-                case "left out":
-                    peer.sealed(RAFT, b"first")
-                    peer.frame(peer.sealed(RAFT, b"second"))
-                case "swapped":
-                    first, second = peer.sealed(RAFT, b"first"), peer.sealed(RAFT, b"second")
-                    peer.frame(second)
-                    peer.frame(first)
-            assert await peer.closed()
-            assert owner.messages == []
-            assert owner.linked == {"b:1": 0}
-            former.writer.close()
-
-    _run(scenario)
-
-
-def test_half_a_frame_of_a_proven_peer_is_given_up_like_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_half_a_frame_of_a_proven_peer_is_given_up_like_silence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("routekeeper.nameserver.raft.links.transport.CHECK_S", 0.05)
-
-    async def scenario() -> None:
-        async with _transport() as (_, owner, port):
-            peer = await _Raw.connect(port)
-            await peer.prove()
-            whole = peer.sealed(RAFT, b"x" * 1000)
-            peer.writer.write(struct.pack(">I", len(whole)) + whole[:500])
-            assert await peer.closed()
-            assert owner.messages == []
-            assert owner.linked == {"b:1": 0}
-
-    _run(scenario)
+    async with _transport() as (_, owner, port):
+        peer = await _Raw.connect(port)
+        await peer.prove()
+        whole = peer.sealed(RAFT, b"x" * 1000)
+        peer.writer.write(struct.pack(">I", len(whole)) + whole[:500])
+        assert await peer.closed()
+        assert owner.messages == []
+        assert owner.linked == {"b:1": 0}
 
 
-def test_a_flood_of_a_proven_peer_holds_one_frame_of_memory_at_most() -> None:
-    async def scenario() -> None:
-        async with _transport() as (transport, owner, port):
-            peer = await _Raw.connect(port)
-            await peer.prove()
-            await until(lambda: owner.linked.get("b:1") == 1)
-            link = transport._links["b:1"]
-            for _ in range(200):
-                peer.frame(peer.sealed(PING, os.urandom(FRAME_MAX // 2)))
-                await peer.writer.drain()
-                assert len(link._buffer) <= FRAME_MAX + 4
-            peer.writer.write(struct.pack(">I", FRAME_MAX) + bytes(FRAME_MAX - 1))
+async def test_a_flood_of_a_proven_peer_holds_one_frame_of_memory_at_most() -> None:
+    async with _transport() as (transport, owner, port):
+        peer = await _Raw.connect(port)
+        await peer.prove()
+        await until(lambda: owner.linked.get("b:1") == 1)
+        link = transport._links["b:1"]
+        for _ in range(200):
+            peer.frame(peer.sealed(PING, os.urandom(FRAME_MAX // 2)))
             await peer.writer.drain()
-            peer.writer.write(bytes(3 * FRAME_MAX))  # its seal is wrong, so nothing later is read
-            assert await peer.closed()
-            assert owner.messages == []
-            assert link._buffer == b""
-
-    _run(scenario)
+            assert len(link._buffer) <= FRAME_MAX + 4
+        peer.writer.write(struct.pack(">I", FRAME_MAX) + bytes(FRAME_MAX - 1))
+        await peer.writer.drain()
+        peer.writer.write(bytes(3 * FRAME_MAX))  # its seal is wrong, so nothing later is read
+        assert await peer.closed()
+        assert owner.messages == []
+        assert link._buffer == b""
 
 
 @pytest.mark.parametrize("secret", [SECRET, None])
-def test_a_flood_of_hellos_that_promise_a_member_does_not_push_its_link_out(secret: bytes | None) -> None:
+async def test_a_flood_of_hellos_that_promise_a_member_does_not_push_its_link_out(
+    secret: bytes | None,
+) -> None:
     """A stranger that sends hellos under a member's name must not end the member's link."""
-
-    async def scenario() -> None:
-        async with _transport(secret=SECRET) as (_, owner, port):
-            peer = await _Raw.connect(port)
-            await peer.prove()
-            await until(lambda: owner.linked.get("b:1") == 1)
-            strangers = [await _Raw.connect(port) for _ in range(UNPROVEN_MAX + 10)]
-            for stranger in strangers:
-                handshake = Handshake(
-                    _credentials("b:1", secret=secret and secret + b"!"),
-                    peer="a:1",
-                    nonce=os.urandom(NONCE_SIZE),
-                )
-                with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-                    stranger.frame(handshake.begin())
-                    answer = handshake.receive(await stranger.read())
-                    assert answer is not None
-                    stranger.frame(answer)
-            for stranger in strangers:
-                assert await stranger.closed()
-            peer.frame(peer.sealed(RAFT, b"still here"))
-            await until(lambda: owner.messages == [("b:1", b"still here")])
-            assert owner.linked == {"b:1": 1}
-            peer.writer.close()
-
-    _run(scenario)
-
-
-def test_recorded_frames_of_a_real_session_open_nothing_later() -> None:
-    async def scenario() -> None:
-        async with _transport() as (_, owner, port):
-            recorded: list[bytes] = []
-            peer = await _Raw.connect(port)
-            plain = peer.frame
-
-            def record(data: bytes) -> None:
-                recorded.append(data)
-                plain(data)
-
-            peer.frame = record  # type: ignore[method-assign]
-            await peer.prove()
-            peer.frame(peer.sealed(RAFT, b"once"))
-            await until(lambda: len(owner.messages) == 1)
-            peer.writer.close()
-            await until(lambda: owner.linked["b:1"] == 0)
-            again = await _Raw.connect(port)
-            for frame in recorded:
-                again.frame(frame)
-            assert await again.closed()
-            assert len(owner.messages) == 1
-            assert owner.linked["b:1"] == 0
-
-    _run(scenario)
-
-
-def test_two_transports_find_each_other_and_again_after_a_reset() -> None:
-    async def scenario() -> None:
-        (port,) = free_ports(1)
-        names = (f"127.0.0.1:{port}", "z:1")
-        owners = [_Owner(), _Owner()]
-        transports = [
-            Transport(
-                Credentials(me=name, members=frozenset(names), cluster="c", secret=SECRET),
-                owner=owner,
-                frame_size_max=FRAME_MAX,
+    async with _transport(secret=SECRET) as (_, owner, port):
+        peer = await _Raw.connect(port)
+        await peer.prove()
+        await until(lambda: owner.linked.get("b:1") == 1)
+        strangers = [await _Raw.connect(port) for _ in range(UNPROVEN_MAX + 10)]
+        for stranger in strangers:
+            handshake = Handshake(
+                _credentials("b:1", secret=secret and secret + b"!"),
+                peer="a:1",
+                nonce=os.urandom(NONCE_SIZE),
             )
-            for name, owner in zip(names, owners, strict=True)
-        ]
-        await transports[0].listen(names[0])
-        await transports[1].listen("127.0.0.1:0")
-        for transport in transports:
-            await transport.go()
-        await until(lambda: owners[0].linked.get("z:1") == 1 and owners[1].linked.get(names[0]) == 1)
-        assert transports[0].send("z:1", RAFT, b"down")
-        assert transports[1].send(names[0], APPLICATION, b"up")
-        await until(lambda: owners[1].order == [b"down"] and owners[0].order == [b"up"])
-        transports[0].drop("z:1")
-        await until(lambda: owners[1].linked[names[0]] == 0)
-        assert not transports[0].send("z:1", RAFT, b"lost")
-        await until(lambda: owners[0].linked["z:1"] == 1 and owners[1].linked[names[0]] == 1)
-        for transport in transports:
-            await transport.close()
-        assert owners[0].linked["z:1"] == 0
-
-    _run(scenario)
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                stranger.frame(handshake.begin())
+                answer = handshake.receive(await stranger.read())
+                assert answer is not None
+                stranger.frame(answer)
+        for stranger in strangers:
+            assert await stranger.closed()
+        peer.frame(peer.sealed(RAFT, b"still here"))
+        await until(lambda: owner.messages == [("b:1", b"still here")])
+        assert owner.linked == {"b:1": 1}
+        peer.writer.close()
 
 
-def _pair() -> tuple[list[str], list[_Owner], list[Transport]]:
+async def test_two_transports_find_each_other_and_again_after_a_reset() -> None:
+    (port,) = free_ports(1)
+    names = (f"127.0.0.1:{port}", "z:1")
+    owners = [Owner(), Owner()]
+    transports = [
+        Transport(
+            Credentials(me=name, members=frozenset(names), cluster="c", secret=SECRET),
+            owner=owner,
+            frame_size_max=FRAME_MAX,
+        )
+        for name, owner in zip(names, owners, strict=True)
+    ]
+    await transports[0].listen(names[0])
+    await transports[1].listen("127.0.0.1:0")
+    for transport in transports:
+        await transport.go()
+    await until(lambda: owners[0].linked.get("z:1") == 1 and owners[1].linked.get(names[0]) == 1)
+    assert transports[0].send("z:1", RAFT, b"down")
+    assert transports[1].send(names[0], APPLICATION, b"up")
+    await until(lambda: owners[1].order == [b"down"] and owners[0].order == [b"up"])
+    transports[0].drop("z:1")
+    await until(lambda: owners[1].linked[names[0]] == 0)
+    assert not transports[0].send("z:1", RAFT, b"lost")
+    await until(lambda: owners[0].linked["z:1"] == 1 and owners[1].linked[names[0]] == 1)
+    for transport in transports:
+        await transport.close()
+    assert owners[0].linked["z:1"] == 0
+
+
+def _pair() -> tuple[list[str], list[Owner], list[Transport]]:
     """Return the sorted names of two members, and their owners and transports.
 
     The transports do not listen yet.
     """
-    names, owners = sorted(f"127.0.0.1:{port}" for port in free_ports(2)), [_Owner(), _Owner()]
+    names, owners = sorted(f"127.0.0.1:{port}" for port in free_ports(2)), [Owner(), Owner()]
     made = [
         Transport(
             Credentials(me=name, members=frozenset(names), cluster="c", secret=SECRET),
@@ -640,7 +418,7 @@ def _pair() -> tuple[list[str], list[_Owner], list[Transport]]:
     return names, owners, made
 
 
-def test_member_that_was_away_is_linked_before_the_other_member_dials_again(
+async def test_member_that_was_away_is_linked_before_the_other_member_dials_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A member that starts late must dial the other member itself.
@@ -650,22 +428,18 @@ def test_member_that_was_away_is_linked_before_the_other_member_dials_again(
     for name, value in (("RETRY_S", (600.0, 600.0)), ("LESSER_DIALS_AFTER_S", 600.0)):
         monkeypatch.setattr(f"routekeeper.nameserver.raft.links.transport.{name}", value)
     caplog.set_level(logging.DEBUG)
-
-    async def scenario() -> None:
-        names, owners, (lesser, greater) = _pair()
-        await greater.listen(names[1])
-        await greater.go()
-        await until(lambda: "raft dial failed" in caplog.text)
-        await lesser.listen(names[0])
-        await lesser.go()
-        await until(lambda: owners[0].linked == {names[1]: 1} and owners[1].linked == {names[0]: 1})
-        await lesser.close()
-        await greater.close()
-
-    _run(scenario)
+    names, owners, (lesser, greater) = _pair()
+    await greater.listen(names[1])
+    await greater.go()
+    await until(lambda: "raft dial failed" in caplog.text)
+    await lesser.listen(names[0])
+    await lesser.go()
+    await until(lambda: owners[0].linked == {names[1]: 1} and owners[1].linked == {names[0]: 1})
+    await lesser.close()
+    await greater.close()
 
 
-def test_member_that_is_named_again_is_dialled_again_after_its_link_was_lost(
+async def test_member_that_is_named_again_is_dialled_again_after_its_link_was_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A member that left the configuration and came back must be dialled again after its link ends.
@@ -675,25 +449,21 @@ def test_member_that_is_named_again_is_dialled_again_after_its_link_was_lost(
     """
     for name in ("FIRST_DIAL_AFTER_S", "LESSER_DIALS_AFTER_S"):
         monkeypatch.setattr(f"routekeeper.nameserver.raft.links.transport.{name}", 600.0)
-
-    async def scenario() -> None:
-        names, owners, (lesser, greater) = _pair()
-        for transport, name in ((lesser, names[0]), (greater, names[1])):
-            await transport.listen(name)
-            await transport.go()
-        await until(lambda: owners[0].linked == {names[1]: 1} and owners[1].linked == {names[0]: 1})
-        for members in (frozenset({names[1]}), frozenset(names)):
-            greater.use_credentials(replace(greater.credentials, members=members))
-            for _ in range(3):  # let the tasks that dial begin or end
-                await asyncio.sleep(0)
-        for _ in range(2):
-            lesser.drop(names[1])
-            await until(lambda: owners[1].linked[names[0]] == 0)
-            await until(lambda: owners[1].linked[names[0]] == 1)
-        await lesser.close()
-        await greater.close()
-
-    _run(scenario)
+    names, owners, (lesser, greater) = _pair()
+    for transport, name in ((lesser, names[0]), (greater, names[1])):
+        await transport.listen(name)
+        await transport.go()
+    await until(lambda: owners[0].linked == {names[1]: 1} and owners[1].linked == {names[0]: 1})
+    for members in (frozenset({names[1]}), frozenset(names)):
+        greater.use_credentials(replace(greater.credentials, members=members))
+        for _ in range(3):  # let the tasks that dial begin or end
+            await asyncio.sleep(0)
+    for _ in range(2):
+        lesser.drop(names[1])
+        await until(lambda: owners[1].linked[names[0]] == 0)
+        await until(lambda: owners[1].linked[names[0]] == 1)
+    await lesser.close()
+    await greater.close()
 
 
 def test_address_that_answers_nothing_does_not_hide_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -718,7 +488,7 @@ def test_address_that_answers_nothing_does_not_hide_the_next_one(monkeypatch: py
         await lesser.close()
 
     with contextlib.ExitStack() as stack:
-        _run(lambda: scenario(stack))
+        run(lambda: scenario(stack))
 
 
 @contextlib.contextmanager
@@ -742,76 +512,63 @@ def _silent_listener(host: str, port: int) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_d24_an_idle_link_stays_and_a_silent_one_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_d24_an_idle_link_stays_and_a_silent_one_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("routekeeper.nameserver.raft.links.transport.CHECK_S", 0.05)
-
-    async def scenario() -> None:
-        async with _transport() as (_, owner, port):
-            peer = await _Raw.connect(port)
-            await peer.prove()
-            loop = asyncio.get_running_loop()
-            begun = loop.time()
-            while loop.time() - begun < 0.6:
-                assert (await peer.read())[0] == PING  # it sends only pings; the peer answers them
-                peer.frame(peer.sealed(PING, b""))
-            assert owner.linked == {"b:1": 1}
-            assert owner.messages == []
-            assert await peer.closed()  # from now on the peer is silent
-            assert owner.linked == {"b:1": 0}
-
-    _run(scenario)
+    async with _transport() as (_, owner, port):
+        peer = await _Raw.connect(port)
+        await peer.prove()
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        while loop.time() - begun < 0.6:
+            assert (await peer.read())[0] == PING  # it sends only pings; the peer answers them
+            peer.frame(peer.sealed(PING, b""))
+        assert owner.linked == {"b:1": 1}
+        assert owner.messages == []
+        assert await peer.closed()  # from now on the peer is silent
+        assert owner.linked == {"b:1": 0}
 
 
-def test_a_second_connection_of_a_member_replaces_the_first() -> None:
-    async def scenario() -> None:
-        async with _transport() as (_, owner, port):
-            first = await _Raw.connect(port)
-            await first.prove()
-            await until(lambda: owner.linked.get("b:1") == 1)
-            second = await _Raw.connect(port)
-            await second.prove()
-            assert await first.closed()
-            second.frame(second.sealed(RAFT, b"new"))
-            await until(lambda: owner.messages == [("b:1", b"new")])
-            assert owner.linked == {"b:1": 1}
-            second.writer.close()
-
-    _run(scenario)
+async def test_a_second_connection_of_a_member_replaces_the_first() -> None:
+    async with _transport() as (_, owner, port):
+        first = await _Raw.connect(port)
+        await first.prove()
+        await until(lambda: owner.linked.get("b:1") == 1)
+        second = await _Raw.connect(port)
+        await second.prove()
+        assert await first.closed()
+        second.frame(second.sealed(RAFT, b"new"))
+        await until(lambda: owner.messages == [("b:1", b"new")])
+        assert owner.linked == {"b:1": 1}
+        second.writer.close()
 
 
-def test_d34_a_peer_that_does_not_read_costs_bounded_memory() -> None:
-    async def scenario() -> None:
-        async with _transport() as (transport, owner, port):
-            peer = await _Raw.connect(port)
-            await peer.prove()
-            await until(lambda: owner.linked.get("b:1") == 1)
-            payload = bytes(90_000)
-            sent = 0
-            while transport.send("b:1", APPLICATION, payload):
-                sent += len(payload)
-                assert sent < 64 * 1024 * 1024
-            assert transport.send("b:1", RAFT, payload)  # raft messages are never dropped
-            while transport.send("b:1", RAFT, payload):
-                sent += len(payload)
-                assert sent < 128 * 1024 * 1024
-            await until(lambda: owner.linked["b:1"] == 0)  # if too many wait, the link ends instead
-            peer.writer.close()
-
-    _run(scenario)
+async def test_d34_a_peer_that_does_not_read_costs_bounded_memory() -> None:
+    async with _transport() as (transport, owner, port):
+        peer = await _Raw.connect(port)
+        await peer.prove()
+        await until(lambda: owner.linked.get("b:1") == 1)
+        payload = bytes(90_000)
+        sent = 0
+        while transport.send("b:1", APPLICATION, payload):
+            sent += len(payload)
+            assert sent < 64 * 1024 * 1024
+        assert transport.send("b:1", RAFT, payload)  # raft messages are never dropped
+        while transport.send("b:1", RAFT, payload):
+            sent += len(payload)
+            assert sent < 128 * 1024 * 1024
+        await until(lambda: owner.linked["b:1"] == 0)  # if too many wait, the link ends instead
+        peer.writer.close()
 
 
 @pytest.mark.parametrize("secret", [None, SECRET])
-def test_an_address_that_others_can_reach_needs_a_secret(secret: bytes | None) -> None:
-    async def scenario() -> None:
-        transport = Transport(_credentials("a:1", secret=secret), owner=_Owner(), frame_size_max=FRAME_MAX)
-        if secret is None:
-            with pytest.raises(RaftStartError, match="a secret is needed"):
-                await transport.listen("0.0.0.0:0")
-        else:
-            assert (await transport.listen("0.0.0.0:0")).startswith("0.0.0.0:")
-        await transport.close()
-
-    _run(scenario)
+async def test_an_address_that_others_can_reach_needs_a_secret(secret: bytes | None) -> None:
+    transport = Transport(_credentials("a:1", secret=secret), owner=Owner(), frame_size_max=FRAME_MAX)
+    if secret is None:
+        with pytest.raises(RaftStartError, match="a secret is needed"):
+            await transport.listen("0.0.0.0:0")
+    else:
+        assert (await transport.listen("0.0.0.0:0")).startswith("0.0.0.0:")
+    await transport.close()
 
 
 @pytest.mark.slow
@@ -831,7 +588,7 @@ def test_a_name_that_does_not_resolve_in_time_leaves_no_failure_to_nobody(
         credentials = Credentials(
             me="z:1", members=frozenset({"nobody.invalid:1", "z:1"}), cluster="c", secret=SECRET
         )
-        transport = Transport(credentials, owner=_Owner(), frame_size_max=FRAME_MAX)
+        transport = Transport(credentials, owner=Owner(), frame_size_max=FRAME_MAX)
         await transport.listen("127.0.0.1:0")
         await transport.go()
         await asyncio.sleep(1.0)  # let some dials happen
@@ -843,28 +600,6 @@ def test_a_name_that_does_not_resolve_in_time_leaves_no_failure_to_nobody(
         runner.run(scenario())
         gc.collect()
     assert not lost
-
-
-def test_a_port_in_use_is_one_line() -> None:
-    async def scenario() -> None:
-        async with _transport() as (_, _, port):
-            other = Transport(_credentials("a:1"), owner=_Owner(), frame_size_max=FRAME_MAX)
-            with pytest.raises(RaftStartError, match=f"cannot listen on 127.0.0.1:{port}"):
-                await other.listen(f"127.0.0.1:{port}")
-
-    _run(scenario)
-
-
-def test_without_a_secret_loopback_members_still_name_themselves() -> None:
-    async def scenario() -> None:
-        async with _transport(secret=None) as (_, owner, port):
-            peer = await _Raw.connect(port)
-            await peer.prove(secret=None)
-            peer.frame(peer.sealed(RAFT, b"plain"))
-            await until(lambda: owner.messages == [("b:1", b"plain")])
-            peer.writer.close()
-
-    _run(scenario)
 
 
 # ---- D21, D24: if links use sockets as the raft library does, these tests fail
@@ -912,7 +647,7 @@ def test_d24_the_first_message_after_a_silence_arrives(
 
     async def scenario() -> None:
         async with contextlib.AsyncExitStack() as stack:
-            owners = [_Owner(), _Owner()]
+            owners = [Owner(), Owner()]
             one, two = (
                 Transport(_credentials(f"{name}:1"), owner=owner, frame_size_max=FRAME_MAX)
                 for name, owner in zip("ab", owners, strict=True)
@@ -1013,40 +748,33 @@ def test_a_fix_that_is_switched_off_is_caught_by_its_scenario(
 # ---- strangers may use only a limited number of connections
 
 
-def test_a_message_above_the_limit_is_refused_at_its_sender_and_the_link_stays() -> None:
-    async def scenario() -> None:
-        async with _transport() as (transport, owner, port):
-            peer = await _Raw.connect(port)
-            await peer.prove()
-            await until(lambda: owner.linked.get("b:1") == 1)
-            for kind in (RAFT, APPLICATION):
-                assert not transport.send("b:1", kind, bytes(FRAME_MAX))
-            assert transport.send("b:1", APPLICATION, b"short")
-            seal = transport._links["b:1"]._handshake.outgoing
-            assert transport.send("b:1", RAFT, bytes(FRAME_MAX - 1 - seal.size))
-            while len(frame := await peer.read()) < FRAME_MAX:
-                assert frame[:1] in (bytes((APPLICATION,)), bytes((PING,)))
-            peer.writer.close()
-
-    _run(scenario)
+async def test_a_message_above_the_limit_is_refused_at_its_sender_and_the_link_stays() -> None:
+    async with _transport() as (transport, owner, port):
+        peer = await _Raw.connect(port)
+        await peer.prove()
+        await until(lambda: owner.linked.get("b:1") == 1)
+        for kind in (RAFT, APPLICATION):
+            assert not transport.send("b:1", kind, bytes(FRAME_MAX))
+        assert transport.send("b:1", APPLICATION, b"short")
+        seal = transport._links["b:1"]._handshake.outgoing
+        assert transport.send("b:1", RAFT, bytes(FRAME_MAX - 1 - seal.size))
+        while len(frame := await peer.read()) < FRAME_MAX:
+            assert frame[:1] in (bytes((APPLICATION,)), bytes((PING,)))
+        peer.writer.close()
 
 
 async def _from(host: str, port: int) -> _Raw:
     return _Raw(*await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0)))
 
 
-def test_strangers_do_not_push_out_what_this_member_dials() -> None:
+async def test_strangers_do_not_push_out_what_this_member_dials() -> None:
     """Strangers' connections must not displace a handshake that this member has begun.
 
     In this test, the dialled member answers slowly.
     """
 
-    async def scenario() -> None:
-        with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as silent:
-            await dialled_among_strangers(f"127.0.0.1:{silent.getsockname()[1]}")
-
     async def dialled_among_strangers(member: str) -> None:
-        owner = _Owner()
+        owner = Owner()
         credentials = replace(_credentials("z:1"), members=frozenset({"z:1", member}))
         transport = Transport(credentials, owner=owner, frame_size_max=FRAME_MAX)
         bound = await transport.listen("127.0.0.1:0")
@@ -1064,88 +792,79 @@ def test_strangers_do_not_push_out_what_this_member_dials() -> None:
         finally:
             await transport.close()
 
-    _run(scenario)
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        await dialled_among_strangers(f"127.0.0.1:{silent.getsockname()[1]}")
 
 
-def test_one_host_of_strangers_holds_few_places() -> None:
-    async def scenario() -> None:
-        async with _transport() as (transport, _, port):
-            first = await _from("127.0.0.3", port)
-            flood = [await _from("127.0.0.2", port) for _ in range(UNPROVEN_MAX + 10)]
-            await until(lambda: len(transport._accepted()) == UNPROVEN_PER_ADDRESS + 1)
-            assert "127.0.0.3" in {link.host for link in transport._accepted()}
-            for raw in (first, *flood):
-                raw.writer.close()
-
-    _run(scenario)
+async def test_one_host_of_strangers_holds_few_places() -> None:
+    async with _transport() as (transport, _, port):
+        first = await _from("127.0.0.3", port)
+        flood = [await _from("127.0.0.2", port) for _ in range(UNPROVEN_MAX + 10)]
+        await until(lambda: len(transport._accepted()) == UNPROVEN_PER_ADDRESS + 1)
+        assert "127.0.0.3" in {link.host for link in transport._accepted()}
+        for raw in (first, *flood):
+            raw.writer.close()
 
 
-def test_many_hosts_of_strangers_hold_few_places_together(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_hosts_of_strangers_hold_few_places_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("routekeeper.nameserver.raft.links.transport.HANDSHAKE_TIMEOUT_S", 600.0)
-
-    async def scenario() -> None:
-        async with _transport() as (transport, _, port):
-            of_each = UNPROVEN_PER_ADDRESS - 4
-            hosts = [f"127.0.0.{number}" for number in range(2, 10)]
-            flood = [await _from(host, port) for host in hosts for _ in range(of_each)]
-            too_many = len(flood) - UNPROVEN_MAX
-            assert too_many > 0
-            await until(lambda: sum(raw.reader.at_eof() for raw in flood) == too_many)
-            assert len(transport._accepted()) == UNPROVEN_MAX
-            assert {link.host for link in transport._accepted()} == set(hosts)
-            for raw in flood:
-                raw.writer.close()
-
-    _run(scenario)
+    async with _transport() as (transport, _, port):
+        of_each = UNPROVEN_PER_ADDRESS - 4
+        hosts = [f"127.0.0.{number}" for number in range(2, 10)]
+        flood = [await _from(host, port) for host in hosts for _ in range(of_each)]
+        too_many = len(flood) - UNPROVEN_MAX
+        assert too_many > 0
+        await until(lambda: sum(raw.reader.at_eof() for raw in flood) == too_many)
+        assert len(transport._accepted()) == UNPROVEN_MAX
+        assert {link.host for link in transport._accepted()} == set(hosts)
+        for raw in flood:
+            raw.writer.close()
 
 
-def test_two_members_find_each_other_again_while_strangers_hold_all_places() -> None:
-    async def scenario() -> None:
-        ports = free_ports(2)
-        names = [f"127.0.0.1:{port}" for port in ports]
-        owners = [_Owner(), _Owner()]
-        members = [
-            Transport(
-                replace(_credentials(name), members=frozenset(names)), owner=owner, frame_size_max=FRAME_MAX
-            )
-            for name, owner in zip(names, owners, strict=True)
-        ]
-        held: deque[socket.socket] = deque()
+async def test_two_members_find_each_other_again_while_strangers_hold_all_places() -> None:
+    ports = free_ports(2)
+    names = [f"127.0.0.1:{port}" for port in ports]
+    owners = [Owner(), Owner()]
+    members = [
+        Transport(
+            replace(_credentials(name), members=frozenset(names)), owner=owner, frame_size_max=FRAME_MAX
+        )
+        for name, owner in zip(names, owners, strict=True)
+    ]
+    held: deque[socket.socket] = deque()
 
-        async def hold() -> None:
-            loop = asyncio.get_running_loop()
-            while True:
-                for host in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):
-                    for port in ports:
-                        held.append(stranger := socket.socket())
-                        stranger.setblocking(False)
-                        stranger.bind((host, 0))
-                        await loop.sock_connect(stranger, ("127.0.0.1", port))
-                        # Let the members run, because the strangers use the same event loop.
-                        await asyncio.sleep(0.002)
-                while len(held) > 4 * UNPROVEN_MAX:
-                    held.popleft().close()
+    async def hold() -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            for host in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):
+                for port in ports:
+                    held.append(stranger := socket.socket())
+                    stranger.setblocking(False)
+                    stranger.bind((host, 0))
+                    await loop.sock_connect(stranger, ("127.0.0.1", port))
+                    # Let the members run, because the strangers use the same event loop.
+                    await asyncio.sleep(0.002)
+            while len(held) > 4 * UNPROVEN_MAX:
+                held.popleft().close()
 
-        for transport, name in zip(members, names, strict=True):
-            await transport.listen(name)
-            await transport.go()
-        holding = asyncio.ensure_future(hold())
-        try:
-            for _ in range(2):
-                await until(lambda: all(1 in owner.linked.values() for owner in owners))
-                await until(lambda: all(len(one._accepted()) > UNPROVEN_MAX // 2 for one in members))
-                members[0].drop(names[1])
-                await until(lambda: 0 in owners[0].linked.values())
-        finally:
-            holding.cancel()
-            await asyncio.wait([holding])
-            assert holding.cancelled(), holding.exception()
-            for stranger in held:
-                stranger.close()
-            for transport in members:
-                await transport.close()
-
-    _run(scenario)
+    for transport, name in zip(members, names, strict=True):
+        await transport.listen(name)
+        await transport.go()
+    holding = asyncio.ensure_future(hold())
+    try:
+        for _ in range(2):
+            await until(lambda: all(1 in owner.linked.values() for owner in owners))
+            await until(lambda: all(len(one._accepted()) > UNPROVEN_MAX // 2 for one in members))
+            members[0].drop(names[1])
+            await until(lambda: 0 in owners[0].linked.values())
+    finally:
+        holding.cancel()
+        await asyncio.wait([holding])
+        assert holding.cancelled(), holding.exception()
+        for stranger in held:
+            stranger.close()
+        for transport in members:
+            await transport.close()
 
 
 def test_under_tls_a_host_of_strangers_begins_few_handshakes_a_second() -> None:

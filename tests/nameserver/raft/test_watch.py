@@ -83,7 +83,7 @@ def test_the_longest_gap_is_forgotten_after_a_while() -> None:
     assert watch.longest == pytest.approx(PERIOD)
 
 
-@pytest.mark.parametrize("seed", range(1, 13))
+@pytest.mark.parametrize("seed", range(1, 5))
 @pytest.mark.parametrize("seconds", [0.2, 0.35, 0.5, 0.9, 3.0])
 def test_a_machine_that_stood_still_has_the_same_leader_afterwards(
     world: Make, seed: int, seconds: float

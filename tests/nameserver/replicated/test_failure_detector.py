@@ -250,14 +250,6 @@ def test_broker_closed_everywhere_is_gone_and_judged_once(members: Members) -> N
     assert evidence.judge([record()], in_contact=MEMBERS, clock=0.1) == ()
 
 
-def test_broken_link_to_one_nameserver_does_nothing(members: Members) -> None:
-    evidence = begin_leading(members)
-    register_everywhere(members)
-    close(members["m1"])
-    tell_all(members, evidence, clock=0.0)
-    assert evidence.judge([record()], in_contact=MEMBERS, clock=0.0) == ()
-
-
 def test_dead_nameserver_keeps_no_dead_broker_alive(members: Members) -> None:
     evidence = begin_leading(members)
     register_everywhere(members)

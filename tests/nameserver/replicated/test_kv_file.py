@@ -35,27 +35,24 @@ def exported(path: Path) -> dict[str, dict[str, str | None]] | None:
 
 
 @pytest.mark.slow
-def test_kv_file_is_imported_once_and_then_only_exported(tmp_path: Path) -> None:
-    async def body() -> None:
-        paths = [tmp_path / str(number) / "kvConfig.json" for number in range(3)]
-        save_kv_file(paths[0], {"old": {"a": "1"}})
-        async with group_of(tmp_path) as group:
-            await until(
-                lambda: all(m.view(Freshness.STALE).kv_value("old", "a") for m in group.running), "imported"
-            )
-            await ask(group.running[1], put_kv("k", "v"))
-            kept = {"old": {"a": "1"}, "n": {"k": "v"}}
-            await until(lambda: all(path.exists() and exported(path) == kept for path in paths), "exported")
-            for number in range(3):
-                await group.stop(number)
-            save_kv_file(paths[2], {"other": {"x": "y"}})
-            for number in range(3):
-                await group.start(number)
-            await group.ready()
-            await until(lambda: exported(paths[2]) == kept, "exported over a file found later")
-            assert group.running[0].view(Freshness.STALE).kv("other") is None
-
-    run(body)
+async def test_kv_file_is_imported_once_and_then_only_exported(tmp_path: Path) -> None:
+    paths = [tmp_path / str(number) / "kvConfig.json" for number in range(3)]
+    save_kv_file(paths[0], {"old": {"a": "1"}})
+    async with group_of(tmp_path) as group:
+        await until(
+            lambda: all(m.view(Freshness.STALE).kv_value("old", "a") for m in group.running), "imported"
+        )
+        await ask(group.running[1], put_kv("k", "v"))
+        kept = {"old": {"a": "1"}, "n": {"k": "v"}}
+        await until(lambda: all(path.exists() and exported(path) == kept for path in paths), "exported")
+        for number in range(3):
+            await group.stop(number)
+        save_kv_file(paths[2], {"other": {"x": "y"}})
+        for number in range(3):
+            await group.start(number)
+        await group.ready()
+        await until(lambda: exported(paths[2]) == kept, "exported over a file found later")
+        assert group.running[0].view(Freshness.STALE).kv("other") is None
 
 
 def test_kv_file_that_could_not_be_written_is_written_later_without_another_change(
@@ -104,7 +101,7 @@ def test_a_kv_file_that_cannot_be_imported_is_said_and_never_overwritten(
     assert content == "broken" or f"at most {KV_BYTES_MAX}" in caplog.text
 
 
-def test_a_kv_file_whose_import_dies_is_said_and_never_overwritten(
+async def test_a_kv_file_whose_import_dies_is_said_and_never_overwritten(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "0" / "kvConfig.json"
@@ -117,32 +114,25 @@ def test_a_kv_file_whose_import_dies_is_said_and_never_overwritten(
         return await propose(proposer, command, deadline=deadline)
 
     monkeypatch.setattr(Proposer, "propose", refuse_imports)
-
-    async def body() -> None:
-        async with group_of(tmp_path, size=1) as group:
-            await until(lambda: "KV configuration not imported" in caplog.text, "said")
-            assert (await ask(group.running[0], put_kv("k", "v"))).code == ResponseCode.SUCCESS
-        assert load_kv_file(path) == {"old": {"a": "1"}}
-
-    run(body)
+    async with group_of(tmp_path, size=1) as group:
+        await until(lambda: "KV configuration not imported" in caplog.text, "said")
+        assert (await ask(group.running[0], put_kv("k", "v"))).code == ResponseCode.SUCCESS
+    assert load_kv_file(path) == {"old": {"a": "1"}}
     assert "RuntimeError: planted" in caplog.text
 
 
-def test_all_that_the_group_acknowledged_of_kv_is_there_after_a_restart(tmp_path: Path) -> None:
-    async def body() -> None:
-        acknowledged = {}
-        async with group_of(tmp_path, size=1) as group:
-            for number in range(7):
-                value = '"\x01' * 450_000  # escapes make the file longer than the request
-                answer = await ask(group.running[0], put_kv(str(number), value))
-                if answer.code == ResponseCode.SUCCESS:
-                    acknowledged[str(number)] = value
-                else:
-                    assert f"at most {KV_BYTES_MAX} are allowed" in (answer.remark or "")
-            assert 2 <= len(acknowledged) < 7
-            await group.stop(0)
-            await group.start(0)
-            await group.ready()
-            assert group.running[0].view(Freshness.STALE).kv("n") == acknowledged
-
-    run(body)
+async def test_all_that_the_group_acknowledged_of_kv_is_there_after_a_restart(tmp_path: Path) -> None:
+    acknowledged = {}
+    async with group_of(tmp_path, size=1) as group:
+        for number in range(7):
+            value = '"\x01' * 450_000  # escapes make the file longer than the request
+            answer = await ask(group.running[0], put_kv(str(number), value))
+            if answer.code == ResponseCode.SUCCESS:
+                acknowledged[str(number)] = value
+            else:
+                assert f"at most {KV_BYTES_MAX} are allowed" in (answer.remark or "")
+        assert 2 <= len(acknowledged) < 7
+        await group.stop(0)
+        await group.start(0)
+        await group.ready()
+        assert group.running[0].view(Freshness.STALE).kv("n") == acknowledged

@@ -18,77 +18,54 @@ from tests.waiting import until
 
 
 @pytest.mark.slow
-def test_whole_group_restarts_with_its_table_and_without_effects(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path, notifyMinBrokerIdChanged="true") as group:
-            await group.everywhere(register())
-            await ask(group.running[0], put_kv("k", "v"))
-            await group.equal()
-            revision = group.running[0].view(Freshness.STALE).revision
-            for number in range(3):
-                await group.stop(number)
-            for number in range(3):
-                await group.start(number)
-            await group.ready()
-            for member in group.running:
-                assert member.view(Freshness.DEFAULT).topics() == ["T", "U"]
-                assert member.view(Freshness.STALE).revision == revision
-            assert all(not effects.closed and not effects.notices for effects in group.effects)
-            assert all(member.explain("T").events == () for member in group.running), "of this process"
-            assert codes(await group.everywhere(register(), ONE)) == [0, 0, 0]
-
-    run(body)
-
-
-def test_member_that_was_away_catches_up(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            away = group.followers()[0]
-            await group.stop(away)
-            for i in range(20):
-                assert (await ask(group.running[i % 2], put_kv(f"k{i}", "v"))).code == ResponseCode.SUCCESS
-            await group.start(away)
-            await group.ready()
-            await group.equal()
-
-    run(body)
+async def test_whole_group_restarts_with_its_table_and_without_effects(tmp_path: Path) -> None:
+    async with group_of(tmp_path, notifyMinBrokerIdChanged="true") as group:
+        await group.everywhere(register())
+        await ask(group.running[0], put_kv("k", "v"))
+        await group.equal()
+        revision = group.running[0].view(Freshness.STALE).revision
+        for number in range(3):
+            await group.stop(number)
+        for number in range(3):
+            await group.start(number)
+        await group.ready()
+        for member in group.running:
+            assert member.view(Freshness.DEFAULT).topics() == ["T", "U"]
+            assert member.view(Freshness.STALE).revision == revision
+        assert all(not effects.closed and not effects.notices for effects in group.effects)
+        assert all(member.explain("T").events == () for member in group.running), "of this process"
+        assert codes(await group.everywhere(register(), ONE)) == [0, 0, 0]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("durability", ["memory", "fsync"])
-def test_group_with_a_secret_works_in_every_durability(tmp_path: Path, durability: str) -> None:
-    async def body() -> None:
-        secret = tmp_path / "secret"
-        secret.write_bytes(secrets.token_hex(32).encode() + b"\n")
-        async with group_of(tmp_path, raftDurability=durability, raftSecretFile=str(secret)) as group:
-            assert codes(await group.everywhere(register())) == [0, 0, 0]
-            away = group.followers()[0]
-            await group.stop(away)
-            assert (await ask(group.running[0], put_kv("k", "v"))).code == ResponseCode.SUCCESS
-            member = await group.start(away)
-            await until(lambda: member.view(Freshness.STALE).kv_value("n", "k") is not None, "caught up")
-            assert member.status().durability == durability
-            await group.equal()
-
-    run(body)
+async def test_group_with_a_secret_works_in_every_durability(tmp_path: Path, durability: str) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(secrets.token_hex(32).encode() + b"\n")
+    async with group_of(tmp_path, raftDurability=durability, raftSecretFile=str(secret)) as group:
+        assert codes(await group.everywhere(register())) == [0, 0, 0]
+        away = group.followers()[0]
+        await group.stop(away)
+        assert (await ask(group.running[0], put_kv("k", "v"))).code == ResponseCode.SUCCESS
+        member = await group.start(away)
+        await until(lambda: member.view(Freshness.STALE).kv_value("n", "k") is not None, "caught up")
+        assert member.status().durability == durability
+        await group.equal()
 
 
-def test_state_image_restores_the_table_and_the_last_leaders_term(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path / "a", size=1) as first, group_of(tmp_path / "b", size=1) as second:
-            source, target = first.running[0], second.running[0]
-            await ask(source, register())
-            await ask(source, put_kv("k", "v"))
-            waiting = asyncio.ensure_future(
-                target.changed("T", 0, deadline=asyncio.get_running_loop().time() + 5.0)
-            )
-            await asyncio.sleep(0)
-            target.prepare(await asyncio.to_thread(source.snapshot()))()
-            assert target.status().state_digest == source.status().state_digest
-            assert await waiting == source.view(Freshness.STALE).topic_revision("T")
-            assert target.snapshot()() == source.snapshot()()
-
-    run(body)
+async def test_state_image_restores_the_table_and_the_last_leaders_term(tmp_path: Path) -> None:
+    async with group_of(tmp_path / "a", size=1) as first, group_of(tmp_path / "b", size=1) as second:
+        source, target = first.running[0], second.running[0]
+        await ask(source, register())
+        await ask(source, put_kv("k", "v"))
+        waiting = asyncio.ensure_future(
+            target.changed("T", 0, deadline=asyncio.get_running_loop().time() + 5.0)
+        )
+        await asyncio.sleep(0)
+        target.prepare(await asyncio.to_thread(source.snapshot()))()
+        assert target.status().state_digest == source.status().state_digest
+        assert await waiting == source.view(Freshness.STALE).topic_revision("T")
+        assert target.snapshot()() == source.snapshot()()
 
 
 def test_settings_stay_with_their_nameserver(tmp_path: Path) -> None:

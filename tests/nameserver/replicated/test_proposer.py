@@ -31,7 +31,7 @@ from routekeeper.nameserver.settings.changes import LiveSettings
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.types import Answer, Request
 from routekeeper.remoting.steps import finish
-from tests.nameserver.replicated.group import ONE, RecordedEffects, register, run
+from tests.nameserver.replicated.group import ONE, RecordedEffects, register
 from tests.waiting import until
 
 HERE, OTHER = "127.0.0.1:1", "127.0.0.1:2"
@@ -91,92 +91,71 @@ async def lonely(root: Path) -> AsyncIterator[Lonely]:
         await one.member.close()
 
 
-def test_registration_that_did_not_move_is_proposed_once_and_answered_by_its_verdict(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with lonely(tmp_path) as one:
-            assert one.register() is None
-            await one.proposes()
-            assert one.answers == []
-            one.apply()
-            assert one.answers == [Answer()]
-            assert len(one.member.proposer.book) == 0
-            assert one.member.view(Freshness.STALE).topics() == ["T", "U"]
-
-    run(body)
-
-
-def test_registration_that_another_member_brought_meanwhile_becomes_a_touch(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with lonely(tmp_path) as one:
-            assert one.register() is None
-            await one.proposes()
-            one.apply(of_another_member=True)
-            one.apply()
-            await one.proposes(Touch)  # the command was computed again, now as a Touch
-            assert one.answers == []
-            one.apply()
-            assert one.answers == [Answer()]
-
-    run(body)
+async def test_registration_that_did_not_move_is_proposed_once_and_answered_by_its_verdict(
+    tmp_path: Path,
+) -> None:
+    async with lonely(tmp_path) as one:
+        assert one.register() is None
+        await one.proposes()
+        assert one.answers == []
+        one.apply()
+        assert one.answers == [Answer()]
+        assert len(one.member.proposer.book) == 0
+        assert one.member.view(Freshness.STALE).topics() == ["T", "U"]
 
 
-def test_registration_that_moved_and_was_never_sent_is_not_applied(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with lonely(tmp_path) as one:
-            one.register()
-            await one.proposes()
-            one.apply(of_another_member=True)
-            one.apply()
-            await one.proposes(Touch)
-            await one.member.close()
-            assert [(answer.remark or "").split(":")[0] for answer in one.answers] == [
-                "[NO_QUORUM] not applied"
-            ]
-
-    run(body)
+async def test_registration_that_another_member_brought_meanwhile_becomes_a_touch(tmp_path: Path) -> None:
+    async with lonely(tmp_path) as one:
+        assert one.register() is None
+        await one.proposes()
+        one.apply(of_another_member=True)
+        one.apply()
+        await one.proposes(Touch)  # the command was computed again, now as a Touch
+        assert one.answers == []
+        one.apply()
+        assert one.answers == [Answer()]
 
 
-def test_registration_that_moved_and_may_be_in_a_log_has_an_unknown_outcome(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with lonely(tmp_path) as one:
-            one.register()
-            await one.proposes()
-            one.apply(of_another_member=True)
-            one.apply()
-            pending = await one.proposes(Touch)
-            one.member.proposer.book.handed(pending, (TERM + 1, 1), now=0.0, may_reach_log=True)
-            await one.member.close()
-            (answer,) = one.answers
-            assert (answer.remark or "").startswith("[OUTCOME_UNKNOWN] no outcome is known, it may apply yet")
-
-    run(body)
+async def test_registration_that_moved_and_was_never_sent_is_not_applied(tmp_path: Path) -> None:
+    async with lonely(tmp_path) as one:
+        one.register()
+        await one.proposes()
+        one.apply(of_another_member=True)
+        one.apply()
+        await one.proposes(Touch)
+        await one.member.close()
+        assert [(answer.remark or "").split(":")[0] for answer in one.answers] == ["[NO_QUORUM] not applied"]
 
 
-def test_registration_that_cannot_be_proposed_is_refused_at_once(
+async def test_registration_that_moved_and_may_be_in_a_log_has_an_unknown_outcome(tmp_path: Path) -> None:
+    async with lonely(tmp_path) as one:
+        one.register()
+        await one.proposes()
+        one.apply(of_another_member=True)
+        one.apply()
+        pending = await one.proposes(Touch)
+        one.member.proposer.book.handed(pending, (TERM + 1, 1), now=0.0, may_reach_log=True)
+        await one.member.close()
+        (answer,) = one.answers
+        assert (answer.remark or "").startswith("[OUTCOME_UNKNOWN] no outcome is known, it may apply yet")
+
+
+async def test_registration_that_cannot_be_proposed_is_refused_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proposals, "BOOK_BYTES_MAX", 0)
-
-    async def body() -> None:
-        async with lonely(tmp_path) as one:
-            answer = one.register()
-            assert answer == Answer(
-                code=1, remark="[NO_QUORUM] not applied: too many changes are under way here"
-            )
-            assert one.answers == []
-
-    run(body)
+    async with lonely(tmp_path) as one:
+        answer = one.register()
+        assert answer == Answer(code=1, remark="[NO_QUORUM] not applied: too many changes are under way here")
+        assert one.answers == []
 
 
-def test_verdict_on_the_proposal_of_another_process_answers_nobody_here(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with lonely(tmp_path) as one:
-            one.register()
-            pending = await one.proposes()
-            put = encode_command(PutKv(namespace="n", key="k", value="v", key_revision=0))
-            one.apply_proposals(Proposal(boot_id=9, sequence=pending.proposal.sequence, command=put))
-            assert one.answers == []
-            one.apply()
-            assert one.answers == [Answer()]
-
-    run(body)
+async def test_verdict_on_the_proposal_of_another_process_answers_nobody_here(tmp_path: Path) -> None:
+    async with lonely(tmp_path) as one:
+        one.register()
+        pending = await one.proposes()
+        put = encode_command(PutKv(namespace="n", key="k", value="v", key_revision=0))
+        one.apply_proposals(Proposal(boot_id=9, sequence=pending.proposal.sequence, command=put))
+        assert one.answers == []
+        one.apply()
+        assert one.answers == [Answer()]

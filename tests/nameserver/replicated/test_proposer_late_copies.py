@@ -17,7 +17,6 @@ from tests.nameserver.replicated.group import (
     group_of,
     query_version,
     register,
-    run,
     unregister,
 )
 
@@ -70,158 +69,116 @@ async def vouched_for(member: Replicated) -> None:
         await asyncio.sleep(0.02)
 
 
-def test_a_late_copy_takes_no_member_back(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            await registered_with_all(group)
-            assert (await ask(group.running[2], FIRST)).code == 0
-            assert await shown(group) == [8, 8, 8]
-            assert await shown(group, "U") == [8, 8, 8]
-
-    run(body)
+async def test_a_late_copy_takes_no_member_back(tmp_path: Path) -> None:
+    async with group_of(tmp_path) as group:
+        await registered_with_all(group)
+        assert (await ask(group.running[2], FIRST)).code == 0
+        assert await shown(group) == [8, 8, 8]
+        assert await shown(group, "U") == [8, 8, 8]
 
 
-def test_a_late_increment_takes_no_member_back(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            assert codes(await group.everywhere(register(counter=0, queues=2))) == [0, 0, 0]
-            one, two, three = group.running
-            assert (await ask(one, register(counter=1, queues=4, topics=("T",)))).code == 0
-            assert (await ask(two, register(counter=2, queues=8, topics=("T",)))).code == 0
-            assert (await ask(three, register(counter=1, queues=4, topics=("T",)))).code == 0
-            assert await shown(group) == [8, 8, 8]
-
-    run(body)
+async def test_a_late_increment_takes_no_member_back(tmp_path: Path) -> None:
+    async with group_of(tmp_path) as group:
+        assert codes(await group.everywhere(register(counter=0, queues=2))) == [0, 0, 0]
+        one, two, three = group.running
+        assert (await ask(one, register(counter=1, queues=4, topics=("T",)))).code == 0
+        assert (await ask(two, register(counter=2, queues=8, topics=("T",)))).code == 0
+        assert (await ask(three, register(counter=1, queues=4, topics=("T",)))).code == 0
+        assert await shown(group) == [8, 8, 8]
 
 
-def test_a_copy_that_was_under_way_when_the_newer_one_came_is_late(tmp_path: Path) -> None:
+async def test_a_copy_that_was_under_way_when_the_newer_one_came_is_late(tmp_path: Path) -> None:
     """An older registration that is on its way when the newer one is applied must not overwrite it.
 
     The newer registration (SECOND) reaches one member while the older one (FIRST) reaches two others. These
     two members compute their commands for FIRST from the table before SECOND. After SECOND was applied, the
     commands are outdated. So the members compute them again from the table that contains SECOND.
     """
-
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            assert codes(await group.everywhere(register(counter=0, queues=2))) == [0, 0, 0]
-            one, two, three = group.running
-            asked = ask(one, SECOND), ask(two, FIRST), ask(three, FIRST)
-            assert codes(list(await asyncio.gather(*asked))) == [0, 0, 0]
-            assert await shown(group) == [8, 8, 8]
-
-    run(body)
+    async with group_of(tmp_path) as group:
+        assert codes(await group.everywhere(register(counter=0, queues=2))) == [0, 0, 0]
+        one, two, three = group.running
+        asked = ask(one, SECOND), ask(two, FIRST), ask(three, FIRST)
+        assert codes(list(await asyncio.gather(*asked))) == [0, 0, 0]
+        assert await shown(group) == [8, 8, 8]
 
 
-def test_late_copies_that_come_within_moments_take_no_member_back(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            await registered_with_all(group)
-            for _ in range(3):
-                assert codes(await group.everywhere(FIRST)) == [0, 0, 0]
-            assert await shown(group) == [8, 8, 8]
-
-    run(body)
-
-
-def test_a_broker_whose_store_was_restored_is_shown_with_its_second_heartbeat(tmp_path: Path) -> None:
+async def test_a_broker_whose_store_was_restored_is_shown_with_its_second_heartbeat(tmp_path: Path) -> None:
     """A broker whose store was restored is listed with its new data after its second registration.
 
     The restored broker has a lower data version than its record in the table. It uses new connections, and no
     member has noticed that its former connections are gone.
     """
-
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            await registered_with_all(group)
-            assert codes(await group.everywhere(FIRST, TWO)) == [0, 0, 0]
-            assert await shown(group) == [8, 8, 8]
-            later(group)
-            assert codes(await group.everywhere(FIRST, TWO)) == [0, 0, 0]
-            assert await shown(group) == [4, 4, 4]
-
-    run(body)
+    async with group_of(tmp_path) as group:
+        await registered_with_all(group)
+        assert codes(await group.everywhere(FIRST, TWO)) == [0, 0, 0]
+        assert await shown(group) == [8, 8, 8]
+        later(group)
+        assert codes(await group.everywhere(FIRST, TWO)) == [0, 0, 0]
+        assert await shown(group) == [4, 4, 4]
 
 
-def test_a_repeat_is_seen_where_registrations_are_answered_without_the_log(tmp_path: Path) -> None:
+async def test_a_repeat_is_seen_where_registrations_are_answered_without_the_log(tmp_path: Path) -> None:
     """Members notice a repeated registration even if they answer registrations without the log.
 
     The repeated registration has the same bytes, and the table still has the same revision.
     """
-
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            await registered_with_all(group)
-            member = group.running[0]
-            await vouched_for(member)
-            revision = member.view(Freshness.STALE).revision
-            assert (await ask(member, FIRST)).code == 0
-            assert member.view(Freshness.STALE).revision == revision, "the lease is renewed, without the log"
-            later(group)
-            assert (await ask(member, FIRST)).code == 0
-            assert await shown(group) == [4, 4, 4]
-
-    run(body)
+    async with group_of(tmp_path) as group:
+        await registered_with_all(group)
+        member = group.running[0]
+        await vouched_for(member)
+        revision = member.view(Freshness.STALE).revision
+        assert (await ask(member, FIRST)).code == 0
+        assert member.view(Freshness.STALE).revision == revision, "the lease is renewed, without the log"
+        later(group)
+        assert (await ask(member, FIRST)).code == 0
+        assert await shown(group) == [4, 4, 4]
 
 
-def test_the_current_version_answered_without_the_log_makes_the_next_repeat_a_first_one(
+async def test_the_current_version_answered_without_the_log_makes_the_next_repeat_a_first_one(
     tmp_path: Path,
 ) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            await registered_with_all(group)
-            member = group.running[0]
-            for current in (SECOND, query_version(counter=2)):
-                await vouched_for(member)
-                assert (await ask(member, FIRST)).code == 0
-                assert (await ask(member, current)).code == 0
-                later(group)
-                assert (await ask(member, FIRST)).code == 0
-                assert await shown(group) == [8, 8, 8]
-
-    run(body)
+    async with group_of(tmp_path) as group:
+        await registered_with_all(group)
+        member = group.running[0]
+        for current in (SECOND, query_version(counter=2)):
+            await vouched_for(member)
+            assert (await ask(member, FIRST)).code == 0
+            assert (await ask(member, current)).code == 0
+            later(group)
+            assert (await ask(member, FIRST)).code == 0
+            assert await shown(group) == [8, 8, 8]
 
 
-def test_a_restored_broker_is_told_to_register(tmp_path: Path) -> None:
+async def test_a_restored_broker_is_told_to_register(tmp_path: Path) -> None:
     """If a restored broker asks about its data version, the answer must be "changed".
 
     A broker registers only after this answer.
     """
-
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            await registered_with_all(group)
-            for answer in await group.everywhere(query_version(counter=1)):
-                assert answer.ext_fields["changed"] == "true"
-
-    run(body)
+    async with group_of(tmp_path) as group:
+        await registered_with_all(group)
+        for answer in await group.everywhere(query_version(counter=1)):
+            assert answer.ext_fields["changed"] == "true"
 
 
-def test_a_restored_broker_whose_connections_closed_is_shown_at_once(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            await registered_with_all(group)
-            for member in group.running:
-                member.closed(ONE, by_us=False)
-            await group.empty()
-            assert codes(await group.everywhere(FIRST, TWO)) == [0, 0, 0]
-            assert await shown(group) == [4, 4, 4]
-
-    run(body)
+async def test_a_restored_broker_whose_connections_closed_is_shown_at_once(tmp_path: Path) -> None:
+    async with group_of(tmp_path) as group:
+        await registered_with_all(group)
+        for member in group.running:
+            member.closed(ONE, by_us=False)
+        await group.empty()
+        assert codes(await group.everywhere(FIRST, TWO)) == [0, 0, 0]
+        assert await shown(group) == [4, 4, 4]
 
 
-def test_what_was_seen_of_a_broker_goes_with_its_record(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            await registered_with_all(group)
-            assert codes(await group.everywhere(FIRST)) == [0, 0, 0]
-            await group.everywhere(unregister())
-            await group.empty()
-            one, two, _ = group.running
-            assert (await ask(one, SECOND)).code == 0
-            assert await shown(group) == [8, 8, 8]
-            later(group)
-            assert (await ask(two, FIRST)).code == 0
-            assert await shown(group) == [8, 8, 8], "it is the first such copy since the record was made"
-
-    run(body)
+async def test_what_was_seen_of_a_broker_goes_with_its_record(tmp_path: Path) -> None:
+    async with group_of(tmp_path) as group:
+        await registered_with_all(group)
+        assert codes(await group.everywhere(FIRST)) == [0, 0, 0]
+        await group.everywhere(unregister())
+        await group.empty()
+        one, two, _ = group.running
+        assert (await ask(one, SECOND)).code == 0
+        assert await shown(group) == [8, 8, 8]
+        later(group)
+        assert (await ask(two, FIRST)).code == 0
+        assert await shown(group) == [8, 8, 8], "it is the first such copy since the record was made"

@@ -19,11 +19,9 @@ from tests.nameserver.replicated.group import (
     CONDITION_S,
     ONE,
     ask,
-    codes,
     group_of,
     put_kv,
     register,
-    run,
 )
 
 NAMES, BROKERS_PER_NAME = 20, 3
@@ -33,56 +31,36 @@ def name_of(number: int) -> BrokerName:
     return BrokerName(f"broker-{number % NAMES}")
 
 
-def test_concurrent_changes_at_all_members_all_apply(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            # Changes of the same broker name are applied one after the other. Each change needs a round trip
-            # to the leader.
-            requests = [
-                register(addr=f"10.0.1.{i}:1", broker_id=i // NAMES, topics=(f"T{i}",), brokerName=name_of(i))
-                for i in range(NAMES * BROKERS_PER_NAME)
-            ]
-            answers = await asyncio.gather(
-                *(ask(group.running[i % 3], request) for i, request in enumerate(requests))
-            )
-            assert [answer for answer in answers if answer.code != ResponseCode.SUCCESS] == []
-            await group.equal()
-            for member in group.running:
-                for i in range(NAMES):
-                    name = member.view(Freshness.STALE).name(name_of(i))
-                    assert name is not None
-                    assert sorted(name.addrs) == list(range(BROKERS_PER_NAME))
-
-    run(body)
-
-
-def test_two_writers_of_one_key_do_not_lose_each_other(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            answers = await asyncio.gather(
-                *(ask(member, put_kv("k", f"v{n}")) for n, member in enumerate(group.running))
-            )
-            assert codes(list(answers)) == [0, 0, 0]
-            await group.equal()
-            values = {member.view(Freshness.STALE).kv_value("n", "k") for member in group.running}
-            assert len(values) == 1
-
-    run(body)
+async def test_concurrent_changes_at_all_members_all_apply(tmp_path: Path) -> None:
+    async with group_of(tmp_path) as group:
+        # Changes of the same broker name are applied one after the other. Each change needs a round trip
+        # to the leader.
+        requests = [
+            register(addr=f"10.0.1.{i}:1", broker_id=i // NAMES, topics=(f"T{i}",), brokerName=name_of(i))
+            for i in range(NAMES * BROKERS_PER_NAME)
+        ]
+        answers = await asyncio.gather(
+            *(ask(group.running[i % 3], request) for i, request in enumerate(requests))
+        )
+        assert [answer for answer in answers if answer.code != ResponseCode.SUCCESS] == []
+        await group.equal()
+        for member in group.running:
+            for i in range(NAMES):
+                name = member.view(Freshness.STALE).name(name_of(i))
+                assert name is not None
+                assert sorted(name.addrs) == list(range(BROKERS_PER_NAME))
 
 
 @pytest.mark.slow
-def test_write_that_a_leader_appended_without_a_majority_has_an_unknown_outcome(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            leader = group.at(group.leader())
-            await asyncio.gather(*(group.stop(number) for number in group.followers()))
-            answer = await ask(leader, register())
-            assert answer.code == ResponseCode.SYSTEM_ERROR
-            assert answer.remark is not None
-            assert answer.remark.startswith(OUTCOME_UNKNOWN_TAG)
-            assert leader.view(Freshness.STALE).topics() == []
-
-    run(body)
+async def test_write_that_a_leader_appended_without_a_majority_has_an_unknown_outcome(tmp_path: Path) -> None:
+    async with group_of(tmp_path) as group:
+        leader = group.at(group.leader())
+        await asyncio.gather(*(group.stop(number) for number in group.followers()))
+        answer = await ask(leader, register())
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark is not None
+        assert answer.remark.startswith(OUTCOME_UNKNOWN_TAG)
+        assert leader.view(Freshness.STALE).topics() == []
 
 
 def test_write_behind_one_whose_deadline_has_come_is_applied(tmp_path: Path) -> None:
@@ -105,59 +83,53 @@ def test_write_behind_one_whose_deadline_has_come_is_applied(tmp_path: Path) -> 
     uvloop.run(body())
 
 
-def test_write_in_flight_when_the_leader_stops_is_finished_by_the_next(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path, raftElectionTimeoutMs="500") as group:
-            leader = group.leader()
-            follower = group.at(group.followers()[0])
-            deadline = asyncio.get_running_loop().time() + CONDITION_S  # long: elections may delay the writes
+async def test_write_in_flight_when_the_leader_stops_is_finished_by_the_next(tmp_path: Path) -> None:
+    async with group_of(tmp_path, raftElectionTimeoutMs="500") as group:
+        leader = group.leader()
+        follower = group.at(group.followers()[0])
+        deadline = asyncio.get_running_loop().time() + CONDITION_S  # long: elections may delay the writes
 
-            def put(prefix: str) -> list[asyncio.Future[Answer]]:
-                requests = [put_kv(f"{prefix}{i}", "v") for i in range(50)]
-                return [asyncio.ensure_future(follower.execute(r, ONE, deadline=deadline)) for r in requests]
+        def put(prefix: str) -> list[asyncio.Future[Answer]]:
+            requests = [put_kv(f"{prefix}{i}", "v") for i in range(50)]
+            return [asyncio.ensure_future(follower.execute(r, ONE, deadline=deadline)) for r in requests]
 
-            writes = put("k")
-            await group.stop(leader)
-            more = put("l")
-            answers = await asyncio.gather(*writes, *more)
-            assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
-            await group.equal()
-            values = follower.view(Freshness.STALE).kv("n")
-            assert values is not None
-            assert len(values) == 100
-
-    run(body)
+        writes = put("k")
+        await group.stop(leader)
+        more = put("l")
+        answers = await asyncio.gather(*writes, *more)
+        assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
+        await group.equal()
+        values = follower.view(Freshness.STALE).kv("n")
+        assert values is not None
+        assert len(values) == 100
 
 
-def test_broken_side_effect_does_not_keep_the_rest_of_an_entry_from_the_table(
+async def test_broken_side_effect_does_not_keep_the_rest_of_an_entry_from_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path, size=1) as group:
-            (member,) = group.running
-            await ask(member, register())
-            record = member.view(Freshness.STALE).record(BROKER)
-            assert record is not None
+    async with group_of(tmp_path, size=1) as group:
+        (member,) = group.running
+        await ask(member, register())
+        record = member.view(Freshness.STALE).record(BROKER)
+        assert record is not None
 
-            def fail(origin: ConnectionId) -> None:
-                raise RuntimeError("no such connection")
+        def fail(origin: ConnectionId) -> None:
+            raise RuntimeError("no such connection")
 
-            monkeypatch.setattr(group.effects[0], "close_connection", fail)
-            evict = Evict(
-                cluster_name=BROKER.cluster_name,
-                broker_addr=BROKER.broker_addr,
-                revision=record.revision,
-                reason=LeaveReason.LEASE_EXPIRED,
-            )
-            put = PutKv(namespace="n", key="k", value="v", key_revision=record.revision)
-            proposals = (
-                Proposal(boot_id=7, sequence=1, command=encode_command(evict)),
-                Proposal(boot_id=7, sequence=2, command=encode_command(put)),
-            )
-            payload = encode_batch(Batch(proposals=proposals))
-            finish(member.apply(payload, index=member.status().applied_index + 1, term=1, live=True))
-            assert member.view(Freshness.STALE).record(BROKER) is None
-            assert member.view(Freshness.STALE).kv_value("n", "k") is not None
-
-    run(body)
+        monkeypatch.setattr(group.effects[0], "close_connection", fail)
+        evict = Evict(
+            cluster_name=BROKER.cluster_name,
+            broker_addr=BROKER.broker_addr,
+            revision=record.revision,
+            reason=LeaveReason.LEASE_EXPIRED,
+        )
+        put = PutKv(namespace="n", key="k", value="v", key_revision=record.revision)
+        proposals = (
+            Proposal(boot_id=7, sequence=1, command=encode_command(evict)),
+            Proposal(boot_id=7, sequence=2, command=encode_command(put)),
+        )
+        payload = encode_batch(Batch(proposals=proposals))
+        finish(member.apply(payload, index=member.status().applied_index + 1, term=1, live=True))
+        assert member.view(Freshness.STALE).record(BROKER) is None
+        assert member.view(Freshness.STALE).kv_value("n", "k") is not None
     assert "no such connection" in caplog.text

@@ -9,7 +9,7 @@ import pytest
 from routekeeper.nameserver.raft.types import RaftStartError
 from routekeeper.nameserver.replicated import raft_config
 from routekeeper.nameserver.settings.declared import NamesrvSettings
-from tests.nameserver.replicated.group import group_of, run
+from tests.nameserver.replicated.group import group_of
 
 
 def test_a_secret_that_others_can_read_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -22,11 +22,8 @@ def test_a_secret_that_others_can_read_is_named(tmp_path: Path, caplog: pytest.L
         assert (f"{secret} can be read by others: its mode is {mode:04o}" in caplog.text) is named
 
 
-def test_unreadable_secret_is_one_line(tmp_path: Path) -> None:
-    async def body() -> None:
-        with pytest.raises(RaftStartError, match="No such file") as error:
-            async with group_of(tmp_path, size=1, raftSecretFile=str(tmp_path / "none")):
-                pass
-        assert "\n" not in str(error.value)
-
-    run(body)
+async def test_unreadable_secret_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(RaftStartError, match="No such file") as error:
+        async with group_of(tmp_path, size=1, raftSecretFile=str(tmp_path / "none")):
+            pass
+    assert "\n" not in str(error.value)

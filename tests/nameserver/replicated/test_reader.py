@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from routekeeper.nameserver.modes.interface import NO_QUORUM_TAG, Freshness, FreshnessNotOffered, NoQuorum
+from routekeeper.nameserver.modes.interface import Freshness, FreshnessNotOffered, NoQuorum
 from routekeeper.nameserver.raft.types import RaftConfig
 from routekeeper.nameserver.replicated import ANSWER_MARGIN_S, Replicated, reader
 from routekeeper.nameserver.settings.changes import LiveSettings
@@ -20,7 +20,6 @@ from tests.nameserver.replicated.group import (
     RecordedEffects,
     ask,
     group_of,
-    query_version,
     register,
     route,
     run,
@@ -29,41 +28,6 @@ from tests.nameserver.replicated.group import (
 from tests.waiting import until
 
 ALONE, OTHER = "127.0.0.1:1", "127.0.0.1:2"
-
-
-@pytest.mark.slow
-def test_minority_refuses_writes_and_fresh_reads_and_serves_stale_ones(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            await group.everywhere(register())
-            await group.equal()
-            left = group.followers()[0]
-            for number in range(3):
-                if number != left:
-                    await group.stop(number)
-            member = group.at(left)
-            await until(lambda: not member.status().reads_ready and member.status().leader is None, "alone")
-            async with timed() as elapsed:
-                answer, unchanged, question, read = await asyncio.gather(
-                    ask(member, register(counter=2)),
-                    ask(member, register()),
-                    ask(member, query_version(counter=1)),
-                    ask(member, route()),
-                )
-                assert elapsed() < 3.0
-            assert answer.code == read.code == ResponseCode.SYSTEM_ERROR
-            assert answer.remark is not None
-            assert answer.remark.startswith(f"{NO_QUORUM_TAG} not applied: "), "it was never sent"
-            assert read.remark is not None
-            assert read.remark.startswith(f"{NO_QUORUM_TAG} name server not ready: no leader")
-            with pytest.raises(NoQuorum):
-                member.view(Freshness.DEFAULT)
-            assert member.view(Freshness.STALE).topics() == ["T", "U"]
-            assert unchanged.code == ResponseCode.SYSTEM_ERROR, "nobody vouches for the record"
-            assert question.code == ResponseCode.SYSTEM_ERROR
-            assert not member.status().writes_ready
-
-    run(body)
 
 
 @pytest.mark.slow
@@ -93,97 +57,82 @@ def said(caplog: pytest.LogCaptureFixture, event: str) -> int:
 
 
 @pytest.mark.slow
-def test_default_read_waits_for_contact_at_most_one_longest_election(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path, started=1, raftElectionTimeoutMs="500") as group:
-            member = group.running[0]
-            async with timed() as elapsed:
-                answer = await ask(member, route())
-                assert answer.code == ResponseCode.SYSTEM_ERROR
-                assert 0.5 < elapsed() < 2.0, "about twice the least election timeout"
-            assert group.addresses[1] in member.status().waiting_for
-            waiting = asyncio.ensure_future(ask(member, register(), within=CONDITION_S))
-            await group.start(1)
-            await group.start(2)
-            assert (await waiting).code == ResponseCode.SUCCESS, "a write waits for the group to form"
-
-    run(body)
+async def test_default_read_waits_for_contact_at_most_one_longest_election(tmp_path: Path) -> None:
+    async with group_of(tmp_path, started=1, raftElectionTimeoutMs="500") as group:
+        member = group.running[0]
+        async with timed() as elapsed:
+            answer = await ask(member, route())
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert 0.5 < elapsed() < 2.0, "about twice the least election timeout"
+        assert group.addresses[1] in member.status().waiting_for
+        waiting = asyncio.ensure_future(ask(member, register(), within=CONDITION_S))
+        await group.start(1)
+        await group.start(2)
+        assert (await waiting).code == ResponseCode.SUCCESS, "a write waits for the group to form"
 
 
-def test_linearizable_reads_are_not_offered(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path, size=1) as group:
-            with pytest.raises(FreshnessNotOffered):
-                group.running[0].view(Freshness.LINEARIZABLE)
-
-    run(body)
+async def test_linearizable_reads_are_not_offered(tmp_path: Path) -> None:
+    async with group_of(tmp_path, size=1) as group:
+        with pytest.raises(FreshnessNotOffered):
+            group.running[0].view(Freshness.LINEARIZABLE)
 
 
-def test_a_leader_that_nobody_stands_by_lets_no_linearizable_read_go(
+async def test_a_leader_that_nobody_stands_by_lets_no_linearizable_read_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            leader = group.at(group.leader())
-            loop = asyncio.get_running_loop()
-            await leader.await_view(Freshness.LINEARIZABLE, deadline=loop.time() + CONDITION_S)
-            # Lose only the messages of the barrier. The raft engine's messages arrive, so the leader stays in
-            # contact.
-            monkeypatch.setattr(leader.member, "send", lambda member, message: True)
-            with pytest.raises(NoQuorum):
-                await leader.await_view(Freshness.LINEARIZABLE, deadline=loop.time() + 0.3)
-            monkeypatch.undo()
-            await leader.await_view(
-                Freshness.LINEARIZABLE, deadline=loop.time() + CONDITION_S
-            )  # the leader asks its followers again
-
-    run(body)
+    async with group_of(tmp_path) as group:
+        leader = group.at(group.leader())
+        loop = asyncio.get_running_loop()
+        await leader.await_view(Freshness.LINEARIZABLE, deadline=loop.time() + CONDITION_S)
+        # Lose only the messages of the barrier. The raft engine's messages arrive, so the leader stays in
+        # contact.
+        monkeypatch.setattr(leader.member, "send", lambda member, message: True)
+        with pytest.raises(NoQuorum):
+            await leader.await_view(Freshness.LINEARIZABLE, deadline=loop.time() + 0.3)
+        monkeypatch.undo()
+        await leader.await_view(
+            Freshness.LINEARIZABLE, deadline=loop.time() + CONDITION_S
+        )  # the leader asks its followers again
 
 
-def test_a_follower_whose_barrier_is_lost_with_its_leader_asks_the_next_one(
+async def test_a_follower_whose_barrier_is_lost_with_its_leader_asks_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            follower, old = group.at(group.followers()[0]), group.leader()
-            monkeypatch.setattr(follower.member, "send", lambda member, message: True)
-            deadline = asyncio.get_running_loop().time() + CONDITION_S
-            waiting = asyncio.create_task(follower.await_view(Freshness.LINEARIZABLE, deadline=deadline))
-            await until(lambda: follower.raft_status().barriers == 1, "the barrier is sent")
-            monkeypatch.undo()
-            await group.stop(old)
-            await waiting
-            assert follower.member.leader != group.addresses[old]
-            assert follower.raft_status().barriers != 1
-
-    run(body)
+    async with group_of(tmp_path) as group:
+        follower, old = group.at(group.followers()[0]), group.leader()
+        monkeypatch.setattr(follower.member, "send", lambda member, message: True)
+        deadline = asyncio.get_running_loop().time() + CONDITION_S
+        waiting = asyncio.create_task(follower.await_view(Freshness.LINEARIZABLE, deadline=deadline))
+        await until(lambda: follower.raft_status().barriers == 1, "the barrier is sent")
+        monkeypatch.undo()
+        await group.stop(old)
+        await waiting
+        assert follower.member.leader != group.addresses[old]
+        assert follower.raft_status().barriers != 1
 
 
 @pytest.mark.slow
-def test_watcher_of_a_topic_is_woken_by_its_change_only(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            await group.everywhere(register())
-            await group.equal()
-            member = group.at(group.followers()[0])
-            now = asyncio.get_running_loop().time()
-            view = member.view(Freshness.STALE)
-            before = {topic: view.topic_revision(topic) for topic in ("T", "U")}
-            both = [
-                asyncio.ensure_future(member.changed(topic, before[topic], deadline=now + seconds))
-                for topic, seconds in (("T", CONDITION_S), ("U", 1.0))
-            ]
-            await asyncio.sleep(0)
-            delete = Request(code=RequestCode.DELETE_TOPIC_IN_NAMESRV, ext_fields={"topic": "T"})
-            await ask(group.at(group.leader()), delete)
-            changed, unchanged = await asyncio.gather(*both)
-            assert changed > before["T"]
-            assert unchanged == before["U"]
-
-    run(body)
+async def test_watcher_of_a_topic_is_woken_by_its_change_only(tmp_path: Path) -> None:
+    async with group_of(tmp_path) as group:
+        await group.everywhere(register())
+        await group.equal()
+        member = group.at(group.followers()[0])
+        now = asyncio.get_running_loop().time()
+        view = member.view(Freshness.STALE)
+        before = {topic: view.topic_revision(topic) for topic in ("T", "U")}
+        both = [
+            asyncio.ensure_future(member.changed(topic, before[topic], deadline=now + seconds))
+            for topic, seconds in (("T", CONDITION_S), ("U", 1.0))
+        ]
+        await asyncio.sleep(0)
+        delete = Request(code=RequestCode.DELETE_TOPIC_IN_NAMESRV, ext_fields={"topic": "T"})
+        await ask(group.at(group.leader()), delete)
+        changed, unchanged = await asyncio.gather(*both)
+        assert changed > before["T"]
+        assert unchanged == before["U"]
 
 
-def test_every_read_without_a_leader_is_refused_also_after_others_were(
+async def test_every_read_without_a_leader_is_refused_also_after_others_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a leader, each read is refused at its own deadline.
@@ -191,24 +140,20 @@ def test_every_read_without_a_leader_is_refused_also_after_others_were(
     All reads wait for the same barrier, which is never sent.
     """
     monkeypatch.setattr(reader, "WRITE_DEADLINE_S", ANSWER_MARGIN_S + 0.02)
+    settings = LiveSettings(NamesrvSettings(data_dir=str(tmp_path)))
+    raft = RaftConfig(me=ALONE, peers=(ALONE, OTHER), listen=None, data_dir=tmp_path)
+    effects = RecordedEffects()
+    member = Replicated(settings, effects, boot_id=1, raft=raft)
+    refused: asyncio.Queue[int] = asyncio.Queue()
 
-    async def body() -> None:
-        settings = LiveSettings(NamesrvSettings(data_dir=str(tmp_path)))
-        raft = RaftConfig(me=ALONE, peers=(ALONE, OTHER), listen=None, data_dir=tmp_path)
-        effects = RecordedEffects()
-        member = Replicated(settings, effects, boot_id=1, raft=raft)
-        refused: asyncio.Queue[int] = asyncio.Queue()
+    def told(number: int, error: NoQuorum | None) -> None:
+        assert error is not None
+        refused.put_nowait(number)
 
-        def told(number: int, error: NoQuorum | None) -> None:
-            assert error is not None
-            refused.put_nowait(number)
-
-        for _ in range(3):
-            assert member.join_barrier(told) == 1
-            assert member.join_barrier(told) == 1
-            assert await asyncio.wait_for(refused.get(), CONDITION_S) == 1
-        assert refused.empty()  # two equal callbacks must cause only one call
-        await member.close()
-        assert effects == RecordedEffects(), "nothing is applied here"
-
-    run(body)
+    for _ in range(3):
+        assert member.join_barrier(told) == 1
+        assert member.join_barrier(told) == 1
+        assert await asyncio.wait_for(refused.get(), CONDITION_S) == 1
+    assert refused.empty()  # two equal callbacks must cause only one call
+    await member.close()
+    assert effects == RecordedEffects(), "nothing is applied here"

@@ -24,48 +24,26 @@ from tests.nameserver.replicated.group import (
     codes,
     group_of,
     register,
-    run,
-    timed,
     unregister,
 )
 from tests.waiting import until
 
 
-def test_broker_whose_connections_all_close_is_gone_within_a_second(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path, raftDurability="memory") as group:  # avoid delays by a slow disk
-            await group.everywhere(register())
-            async with timed() as elapsed:
-                for member in group.running:
-                    member.closed(ONE, by_us=False)
-                await group.empty()
-                assert elapsed() < 1.0
-            for member in group.running:
-                assert member.explain("T").events[-1].reason is LeaveReason.CONNECTION_CLOSED
-                assert "connection closed" in member.explain("T").summary
-
-    run(body)
-
-
 @pytest.mark.slow
-def test_what_a_process_reads_after_standing_still_is_heard_now(tmp_path: Path) -> None:
+async def test_what_a_process_reads_after_standing_still_is_heard_now(tmp_path: Path) -> None:
     """A heartbeat that a stopped process reads after it continues must count as received now.
 
     The process may read from its sockets before the timer advances the clock of its liveness data.
     """
-
-    async def body() -> None:
-        async with group_of(tmp_path, size=1) as group:
-            member = group.running[0]
-            await ask(member, register())
-            time.sleep(0.9)  # noqa: ASYNC251 - as SIGSTOP does: no timer fires meanwhile
-            member.reports.note_heartbeat(BROKER, ONE)
-            contact = member.liveness.contact(BROKER)
-            assert contact is not None
-            member.reports.tick()
-            assert member.liveness.clock - contact.heard_at < 0.5
-
-    run(body)
+    async with group_of(tmp_path, size=1) as group:
+        member = group.running[0]
+        await ask(member, register())
+        time.sleep(0.9)  # noqa: ASYNC251 - as SIGSTOP does: no timer fires meanwhile
+        member.reports.note_heartbeat(BROKER, ONE)
+        contact = member.liveness.contact(BROKER)
+        assert contact is not None
+        member.reports.tick()
+        assert member.liveness.clock - contact.heard_at < 0.5
 
 
 async def register_two(group: Group) -> None:
@@ -83,16 +61,6 @@ async def only_the_other_goes(group: Group) -> None:
         member.closed(TWO, by_us=False)
     await until(lambda: all(len(m.view(Freshness.STALE).records()) == 1 for m in group.running), "one left")
     assert all(member.view(Freshness.STALE).record(BROKER) is not None for member in group.running)
-
-
-def test_broken_link_to_one_nameserver_keeps_the_broker(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            await register_two(group)
-            group.running[0].closed(ONE, by_us=False)
-            await only_the_other_goes(group)
-
-    run(body)
 
 
 @contextlib.asynccontextmanager
@@ -141,166 +109,131 @@ async def group_with_a_report_missing(
         yield group, leader
 
 
-def test_report_that_is_lost_with_a_link_is_missing_until_it_comes_over_the_next_one(
+async def test_report_that_is_lost_with_a_link_is_missing_until_it_comes_over_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body() -> None:
-        async with group_with_a_report_missing(tmp_path, monkeypatch, came_back=True) as (group, _):
-            monkeypatch.undo()
-            await only_the_other_goes(group)
-
-    run(body)
+    async with group_with_a_report_missing(tmp_path, monkeypatch, came_back=True) as (group, _):
+        monkeypatch.undo()
+        await only_the_other_goes(group)
 
 
 @pytest.mark.slow
-def test_all_are_judged_once_a_missing_report_has_come(
+async def test_all_are_judged_once_a_missing_report_has_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a missing report has arrived, the leader judges all brokers again.
 
     After a new link, the follower sends a full report at once. This report also names unchanged brokers.
     """
-
-    async def body() -> None:
-        async with group_with_a_report_missing(tmp_path, monkeypatch, came_back=False) as (group, leader):
-            judges = leader.leader
-            await until(
-                lambda: judges.judged_with == judges.in_contact() == set(group.addresses), "all in contact"
-            )
-            judges.judge_all_at = leader.liveness.clock + 3600.0
-            assert leader.view(Freshness.STALE).record(BROKER) is not None
-            monkeypatch.undo()
-            await until(lambda: leader.view(Freshness.STALE).record(BROKER) is None, "the broker is gone")
-
-    run(body)
+    async with group_with_a_report_missing(tmp_path, monkeypatch, came_back=False) as (group, leader):
+        judges = leader.leader
+        await until(
+            lambda: judges.judged_with == judges.in_contact() == set(group.addresses), "all in contact"
+        )
+        judges.judge_all_at = leader.liveness.clock + 3600.0
+        assert leader.view(Freshness.STALE).record(BROKER) is not None
+        monkeypatch.undo()
+        await until(lambda: leader.view(Freshness.STALE).record(BROKER) is None, "the broker is gone")
 
 
-def test_link_in_the_place_of_another_is_known_for_a_new_one(tmp_path: Path) -> None:
+async def test_link_in_the_place_of_another_is_known_for_a_new_one(tmp_path: Path) -> None:
     """A member must notice a new link even if it has not noticed the end of the former one.
 
     The other member may have lost the former link much earlier, together with messages on it.
     """
-
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            follower, leader = group.at(group.followers()[0]), group.addresses[group.leader()]
-            member, link_of = follower.member, follower.member.link_number
-            before, hello = link_of(leader), member.engine.greetings.said[leader]
-            member.link_up(leader)
-            member.engine.receive(leader, encode(hello))
-            member.perform()
-            assert leader in follower.member.linked
-            assert link_of(leader) > before
-            await until(lambda: follower.surroundings.links[leader] > before, "told apart")
-
-    run(body)
+    async with group_of(tmp_path) as group:
+        follower, leader = group.at(group.followers()[0]), group.addresses[group.leader()]
+        member, link_of = follower.member, follower.member.link_number
+        before, hello = link_of(leader), member.engine.greetings.said[leader]
+        member.link_up(leader)
+        member.engine.receive(leader, encode(hello))
+        member.perform()
+        assert leader in follower.member.linked
+        assert link_of(leader) > before
+        await until(lambda: follower.surroundings.links[leader] > before, "told apart")
 
 
-def test_leader_hears_of_a_connection_before_the_command_that_came_over_it(
+async def test_leader_hears_of_a_connection_before_the_command_that_came_over_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            follower = group.at(group.followers()[0])
-            sent: list[peer_messages.Message] = []
-            send = follower.member.send
+    async with group_of(tmp_path) as group:
+        follower = group.at(group.followers()[0])
+        sent: list[peer_messages.Message] = []
+        send = follower.member.send
 
-            def recorded(member: str, message: bytes) -> bool:
-                sent.append(peer_messages.decode(message))
-                return send(member, message)
+        def recorded(member: str, message: bytes) -> bool:
+            sent.append(peer_messages.decode(message))
+            return send(member, message)
 
-            monkeypatch.setattr(follower.member, "send", recorded)
-            for origin in (ONE, TWO):
-                sent.clear()
-                assert (await ask(follower, register(), origin)).code == ResponseCode.SUCCESS
-                told = next(
-                    place
-                    for place, message in enumerate(sent)
-                    if isinstance(message, peer_messages.Report)
-                    and any(line.connected and line.broker == BROKER for line in message.contacts)
-                )
-                proposed = next(
-                    i for i, message in enumerate(sent) if isinstance(message, peer_messages.Propose)
-                )
-                assert told < proposed
-
-    run(body)
+        monkeypatch.setattr(follower.member, "send", recorded)
+        for origin in (ONE, TWO):
+            sent.clear()
+            assert (await ask(follower, register(), origin)).code == ResponseCode.SUCCESS
+            told = next(
+                place
+                for place, message in enumerate(sent)
+                if isinstance(message, peer_messages.Report)
+                and any(line.connected and line.broker == BROKER for line in message.contacts)
+            )
+            proposed = next(i for i, message in enumerate(sent) if isinstance(message, peer_messages.Propose))
+            assert told < proposed
 
 
-def test_own_close_is_no_evidence(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            await register_two(group)
-            for member in group.running:
-                member.closed(ONE, by_us=True)
-            await only_the_other_goes(group)
-
-    run(body)
+async def test_own_close_is_no_evidence(tmp_path: Path) -> None:
+    async with group_of(tmp_path) as group:
+        await register_two(group)
+        for member in group.running:
+            member.closed(ONE, by_us=True)
+        await only_the_other_goes(group)
 
 
-def test_goodbye_is_answered_at_once_and_evicts_after_the_last(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            await group.everywhere(register())
-            for member in group.running:
-                assert (await ask(member, unregister())).code == ResponseCode.SUCCESS
-            await group.empty()
-            assert group.running[0].explain("T").events[-1].reason is LeaveReason.UNREGISTERED
-
-    run(body)
+async def test_goodbye_is_answered_at_once_and_evicts_after_the_last(tmp_path: Path) -> None:
+    async with group_of(tmp_path) as group:
+        await group.everywhere(register())
+        for member in group.running:
+            assert (await ask(member, unregister())).code == ResponseCode.SUCCESS
+        await group.empty()
+        assert group.running[0].explain("T").events[-1].reason is LeaveReason.UNREGISTERED
 
 
-def test_late_goodbye_over_an_older_connection_is_ignored(
+async def test_late_goodbye_over_an_older_connection_is_ignored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            await group.everywhere(register(), ONE)
-            await group.everywhere(register(), TWO)
-            member = group.running[0]
-            assert (await ask(member, unregister(), ONE)).code == ResponseCode.SUCCESS
-            assert "late unregistration ignored" in caplog.text
-            assert member.view(Freshness.STALE).record(BROKER) is not None
-
-    run(body)
+    async with group_of(tmp_path) as group:
+        await group.everywhere(register(), ONE)
+        await group.everywhere(register(), TWO)
+        member = group.running[0]
+        assert (await ask(member, unregister(), ONE)).code == ResponseCode.SUCCESS
+        assert "late unregistration ignored" in caplog.text
+        assert member.view(Freshness.STALE).record(BROKER) is not None
 
 
 @pytest.mark.slow
-def test_unregistration_by_an_admin_tool_goes_through_the_log(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            await group.everywhere(register())
-            answer = await ask(group.at(group.followers()[0]), unregister(), ConnectionId(99))
-            assert answer.code == ResponseCode.SUCCESS
-            await group.equal()
-            assert not any(member.view(Freshness.STALE).topics() for member in group.running)
-
-    run(body)
+async def test_unregistration_by_an_admin_tool_goes_through_the_log(tmp_path: Path) -> None:
+    async with group_of(tmp_path) as group:
+        await group.everywhere(register())
+        answer = await ask(group.at(group.followers()[0]), unregister(), ConnectionId(99))
+        assert answer.code == ResponseCode.SUCCESS
+        await group.equal()
+        assert not any(member.view(Freshness.STALE).topics() for member in group.running)
 
 
 @pytest.mark.slow
-def test_silent_broker_expires_and_its_connections_are_closed(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path) as group:
-            answers = await group.everywhere(register(heartbeatTimeoutMillis="3000"))
-            assert codes(answers) == [0, 0, 0]
-            await group.empty()
-            assert group.running[0].explain("T").events[-1].reason is LeaveReason.LEASE_EXPIRED
-            assert [effects.closed for effects in group.effects] == [[ONE], [ONE], [ONE]]
-
-    run(body)
+async def test_silent_broker_expires_and_its_connections_are_closed(tmp_path: Path) -> None:
+    async with group_of(tmp_path) as group:
+        answers = await group.everywhere(register(heartbeatTimeoutMillis="3000"))
+        assert codes(answers) == [0, 0, 0]
+        await group.empty()
+        assert group.running[0].explain("T").events[-1].reason is LeaveReason.LEASE_EXPIRED
+        assert [effects.closed for effects in group.effects] == [[ONE], [ONE], [ONE]]
 
 
 @pytest.mark.slow
-def test_new_leader_evicts_what_died_with_the_old_one(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with group_of(tmp_path, raftElectionTimeoutMs="500") as group:
-            await group.everywhere(register())
-            await group.stop(group.leader())
-            for member in group.running:
-                member.closed(ONE, by_us=False)
-            await group.empty()
-
-    run(body)
+async def test_new_leader_evicts_what_died_with_the_old_one(tmp_path: Path) -> None:
+    async with group_of(tmp_path, raftElectionTimeoutMs="500") as group:
+        await group.everywhere(register())
+        await group.stop(group.leader())
+        for member in group.running:
+            member.closed(ONE, by_us=False)
+        await group.empty()

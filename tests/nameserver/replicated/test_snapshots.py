@@ -109,62 +109,56 @@ async def alone(root: Path, raft: str) -> AsyncIterator[Alone]:
 
 
 @pytest.mark.slow
-def test_an_answer_of_before_a_restore_is_not_given_at_the_same_revision(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with alone(tmp_path, free_addresses(1)[0]) as one:
-            await one.register("T", queues=4, counter=1)
-            image = await one.save()
-            await one.register("T", queues=8, counter=2)
-            assert [await one.queues("T") for _ in range(2)] == [8, 8]
-            revision = one.mode.view(Freshness.STALE).revision
-            await one.restore(image)
-            await one.register("T", queues=16, counter=3)
-            assert one.mode.view(Freshness.STALE).revision == revision, "else this proves nothing"
-            assert await one.queues("T") == 16
-
-    asyncio.run(body())
+async def test_an_answer_of_before_a_restore_is_not_given_at_the_same_revision(tmp_path: Path) -> None:
+    async with alone(tmp_path, free_addresses(1)[0]) as one:
+        await one.register("T", queues=4, counter=1)
+        image = await one.save()
+        await one.register("T", queues=8, counter=2)
+        assert [await one.queues("T") for _ in range(2)] == [8, 8]
+        revision = one.mode.view(Freshness.STALE).revision
+        await one.restore(image)
+        await one.register("T", queues=16, counter=3)
+        assert one.mode.view(Freshness.STALE).revision == revision, "else this proves nothing"
+        assert await one.queues("T") == 16
 
 
 @pytest.mark.slow
-def test_who_waits_for_a_change_is_answered_when_a_snapshot_is_restored(
+async def test_who_waits_for_a_change_is_answered_when_a_snapshot_is_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body() -> None:
-        raft = free_addresses(1)[0]
-        async with alone(tmp_path, raft) as one:
-            await one.register("T", queues=4, counter=1)
-            image = await one.save()
-            for counter in range(2, 5):
-                await one.register("T", queues=counter, counter=counter)
-            before = await one.get("/v1/topics/T/route")
-            last = f"/v1/topics/T/route?index={before['index']}&epoch={before['epoch']}&wait=50s"
-            asked, changed = asyncio.Event(), one.mode.changed
+    raft = free_addresses(1)[0]
+    async with alone(tmp_path, raft) as one:
+        await one.register("T", queues=4, counter=1)
+        image = await one.save()
+        for counter in range(2, 5):
+            await one.register("T", queues=counter, counter=counter)
+        before = await one.get("/v1/topics/T/route")
+        last = f"/v1/topics/T/route?index={before['index']}&epoch={before['epoch']}&wait=50s"
+        asked, changed = asyncio.Event(), one.mode.changed
 
-            async def noted(topic: str, after: int, *, deadline: float) -> int:
-                asked.set()
-                return await changed(topic, after, deadline=deadline)
+        async def noted(topic: str, after: int, *, deadline: float) -> int:
+            asked.set()
+            return await changed(topic, after, deadline=deadline)
 
-            monkeypatch.setattr(one.mode, "changed", noted)
-            waiting = asyncio.create_task(one.get(last))
-            async with asyncio.timeout(30):
-                await asked.wait()
-            await one.restore(image)
-            async with asyncio.timeout(30):
-                after = await waiting
-            assert after["index"] < before["index"]
-            assert after["epoch"] > before["epoch"]
-            # A client may send its next query only now, with an index from before the restore. It must also
-            # get the new epoch.
-            async with asyncio.timeout(30):
-                assert (await one.get(last))["epoch"] == after["epoch"]
-        async with alone(tmp_path, raft) as again:
-            assert (await again.get("/v1/topics/T/route"))["epoch"] == after["epoch"], "it is kept"
-
-    asyncio.run(body())
+        monkeypatch.setattr(one.mode, "changed", noted)
+        waiting = asyncio.create_task(one.get(last))
+        async with asyncio.timeout(30):
+            await asked.wait()
+        await one.restore(image)
+        async with asyncio.timeout(30):
+            after = await waiting
+        assert after["index"] < before["index"]
+        assert after["epoch"] > before["epoch"]
+        # A client may send its next query only now, with an index from before the restore. It must also
+        # get the new epoch.
+        async with asyncio.timeout(30):
+            assert (await one.get(last))["epoch"] == after["epoch"]
+    async with alone(tmp_path, raft) as again:
+        assert (await again.get("/v1/topics/T/route"))["epoch"] == after["epoch"], "it is kept"
 
 
 @pytest.mark.slow
-def test_a_snapshot_of_a_newer_release_is_not_restored(tmp_path: Path) -> None:
+async def test_a_snapshot_of_a_newer_release_is_not_restored(tmp_path: Path) -> None:
     """A member refuses a snapshot of a newer release.
 
     The operator must learn the reason, and that nothing was changed.
@@ -173,15 +167,11 @@ def test_a_snapshot_of_a_newer_release_is_not_restored(tmp_path: Path) -> None:
     newer.store(1000, 1, b"", msgspec.msgpack.encode([1, 1, msgspec.msgpack.encode([9])]))
     assert newer.newest is not None
     image = newer.newest.path.read_bytes()
-
-    async def body() -> None:
-        async with alone(tmp_path / "data", free_addresses(1)[0]) as one:
-            await one.register("T", queues=4, counter=1)
-            headers = {"Authorization": f"Bearer {TOKEN}"}
-            restore = f"http://{one.http}/v1/raft/restore"
-            async with one.web.post(restore, data=image, headers=headers) as answer:
-                assert answer.status == 409
-                assert "image is of format 9, this program reads 2" in await answer.text()
-            assert await one.queues("T") == 4
-
-    asyncio.run(body())
+    async with alone(tmp_path / "data", free_addresses(1)[0]) as one:
+        await one.register("T", queues=4, counter=1)
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        restore = f"http://{one.http}/v1/raft/restore"
+        async with one.web.post(restore, data=image, headers=headers) as answer:
+            assert answer.status == 409
+            assert "image is of format 9, this program reads 2" in await answer.text()
+        assert await one.queues("T") == 4

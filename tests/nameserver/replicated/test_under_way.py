@@ -24,7 +24,7 @@ from routekeeper.nameserver.types import Answer, BrokerAddr, BrokerName, Cluster
 from routekeeper.remoting.route import DataVersion
 from routekeeper.remoting.steps import STEP, finish
 from tests.nameserver.modes.test_storms import registration, rounds_until
-from tests.nameserver.replicated.group import group_of, register, route, run
+from tests.nameserver.replicated.group import group_of, register, route
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -70,31 +70,25 @@ async def read(member: Replicated, topic: str | None) -> RouteView:
                 assert member.member.within_entry
 
 
-def test_topic_that_the_entry_does_not_name_is_read_at_once(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with within_a_large_entry(tmp_path) as member:
-            with pytest.raises(NoQuorum):
-                member.view(Freshness.DEFAULT)
-            view = await read(member, "T")
-            assert member.member.within_entry, "nobody waited for its end"
-            assert view.route("T") is not None
-            deadline = asyncio.get_running_loop().time() + 30.0
-            answer = await member.execute(route("T"), BROKER, deadline=deadline)
-            assert member.member.within_entry
-            assert answer.body
-
-    run(main)
+async def test_topic_that_the_entry_does_not_name_is_read_at_once(tmp_path: Path) -> None:
+    async with within_a_large_entry(tmp_path) as member:
+        with pytest.raises(NoQuorum):
+            member.view(Freshness.DEFAULT)
+        view = await read(member, "T")
+        assert member.member.within_entry, "nobody waited for its end"
+        assert view.route("T") is not None
+        deadline = asyncio.get_running_loop().time() + 30.0
+        answer = await member.execute(route("T"), BROKER, deadline=deadline)
+        assert member.member.within_entry
+        assert answer.body
 
 
 @pytest.mark.parametrize("topic", ["orders-0039999", None])
-def test_reads_that_the_entry_may_concern_wait_for_its_end(tmp_path: Path, topic: str | None) -> None:
-    async def main() -> None:
-        async with within_a_large_entry(tmp_path) as member:
-            view = await read(member, topic)
-            assert not member.member.within_entry
-            assert view.route("orders-0039999") is not None
-
-    run(main)
+async def test_reads_that_the_entry_may_concern_wait_for_its_end(tmp_path: Path, topic: str | None) -> None:
+    async with within_a_large_entry(tmp_path) as member:
+        view = await read(member, topic)
+        assert not member.member.within_entry
+        assert view.route("orders-0039999") is not None
 
 
 def test_entry_may_change_routes_of_its_topics_and_of_its_broker_names() -> None:

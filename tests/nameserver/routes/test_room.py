@@ -5,7 +5,6 @@ The limits apply to the content in total and for each host. The tests also check
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -322,27 +321,24 @@ class _NoEffects:
         pass
 
 
-def test_refused_registration_of_a_listed_broker_renews_its_lease(tmp_path: Path) -> None:
-    async def body() -> None:
-        live = LiveSettings(NamesrvSettings(data_dir=str(tmp_path), table_topics_max=3))
-        server = Independent(live, _NoEffects(), boot_id=7, clock=lambda: 0.0)
-        now = 0.0
-        server.tick(now)
+async def test_refused_registration_of_a_listed_broker_renews_its_lease(tmp_path: Path) -> None:
+    live = LiveSettings(NamesrvSettings(data_dir=str(tmp_path), table_topics_max=3))
+    server = Independent(live, _NoEffects(), boot_id=7, clock=lambda: 0.0)
+    now = 0.0
+    server.tick(now)
 
-        def register(topics: tuple[str, ...], counter: int) -> Answer:
-            request = registration("a", "10.0.0.1:10911", topics, counter=counter, lease_ms=30_000)
-            answer = server.register(
-                request, ConnectionId(1), deadline=9.0, answered=lambda answer: None, host=MINE
-            )
-            assert answer is not None
-            return answer
+    def register(topics: tuple[str, ...], counter: int) -> Answer:
+        request = registration("a", "10.0.0.1:10911", topics, counter=counter, lease_ms=30_000)
+        answer = server.register(
+            request, ConnectionId(1), deadline=9.0, answered=lambda answer: None, host=MINE
+        )
+        assert answer is not None
+        return answer
 
-        assert register(("t",), 1).code == 0
-        for _ in range(8):
-            for _ in range(80):
-                now += 0.25
-                server.tick(now)
-            assert "tableTopicsMax=3" in (register(("t", "u", "v", "w"), 2).remark or "")
-        assert server._table.view.topics() == ["t"], "nothing but refusals for five leases"
-
-    asyncio.run(body())
+    assert register(("t",), 1).code == 0
+    for _ in range(8):
+        for _ in range(80):
+            now += 0.25
+            server.tick(now)
+        assert "tableTopicsMax=3" in (register(("t", "u", "v", "w"), 2).remark or "")
+    assert server._table.view.topics() == ["t"], "nothing but refusals for five leases"

@@ -38,7 +38,7 @@ from routekeeper.nameserver.routes.topics import COPIED_FROM, SETS_SPARE, SHARES
 from routekeeper.nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
 from routekeeper.nameserver.verdicts import Applied, CountReply, Moved, NoChange, Rejected, Verdict
 from routekeeper.remoting.route import DataVersion
-from routekeeper.remoting.steps import STEP, Steps, finish
+from routekeeper.remoting.steps import STEP, Steps
 from tests.registrations import as_it_came
 from tests.tables import check_table
 
@@ -395,63 +395,6 @@ def test_queue_sets_without_a_topic_are_forgotten() -> None:
         table.apply(msgspec.structs.replace(command, topics=(queues, command.topics[1])))
     check_table(table)
     assert len(table.topics._sets) <= SETS_SPARE + 3
-
-
-_AGAIN = st.fixed_dictionaries(
-    {
-        "broker": st.sampled_from((("a", "a:1", 0), ("a", "a:2", 1), ("b", "b:1", 0), ("b", "a:1", 0))),
-        "numbers": st.lists(st.tuples(st.sampled_from("tuvw"), st.integers(1, 3)), unique_by=lambda t: t[0]),
-        "counter": st.integers(1, 4),
-        "change": st.sampled_from(
-            (
-                {},
-                {},
-                {},
-                {"ha_server_addr": "h:1"},
-                {"lease_ms": 30_000},
-                {"filter_servers": ("f:1",)},
-                {"filter_servers": ()},
-                {"enable_acting_master": True},
-                {"zone_name": "z"},
-                {"delete_absent": True},
-                {"mappings": (QueueMapping(topic="t", epoch=2, info="{}"),)},
-                {"cluster_name": ClusterName("c2")},
-                {"record_revision": 1},
-            )
-        ),
-    }
-)
-
-
-@pytest.mark.slow
-@given(st.lists(_AGAIN, max_size=25))
-def test_the_difference_comes_to_what_the_whole_registration_comes_to(steps: list[Any]) -> None:
-    short, whole = RouteTable(), RouteTable()
-    for step in steps:
-        name, addr, broker_id = step["broker"]
-        command = registration(
-            short,
-            name,
-            broker_addr=BrokerAddr(addr),
-            broker_id=broker_id,
-            data_version=DataVersion(counter=step["counter"]),
-            incremental=len(step["numbers"]) == 1,
-            **step["change"],
-        )
-        topics = tuple(
-            TopicQueues(topic=topic, read_queue_nums=count, write_queue_nums=count, perm=6)
-            for topic, count in step["numbers"]
-        )
-        command = msgspec.structs.replace(command, topics=topics)
-        would_change = finish(short.view.would_change(command))
-        difference = None
-        if not short.moved(command):
-            difference = short.shortened(as_it_came(command), delete_absent=command.delete_absent)
-        verdict = short.apply(difference or command)
-        assert finish(whole.view.would_change(command)) == would_change
-        assert whole.apply(command) == verdict
-        assert whole.state_digest() == short.state_digest()
-    check_table(short)
 
 
 def test_queue_data_without_a_topic_are_forgotten() -> None:

@@ -205,7 +205,9 @@ def test_command_line_takes_pinned_flags_and_rocketmqs_keys() -> None:
     }
 
 
-@pytest.mark.parametrize("argv", [["--lisen", "x:1"], ["--mode"], ["-x"], ["--listen", "9876"]], ids=str)
+@pytest.mark.parametrize(
+    "argv", [["--lisen", "x:1"], ["--lis", "127.0.0.1:1"], ["--mode"], ["-x"], ["--listen", "9876"]], ids=str
+)
 def test_unknown_or_incomplete_flag_is_an_error(argv: list[str]) -> None:
     with pytest.raises(ConfigError):
         parse_command_line(argv, version="1")

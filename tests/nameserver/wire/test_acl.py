@@ -73,79 +73,71 @@ def test_every_code_has_a_kind() -> None:
     assert NAMESRV_KINDS.keys() == SERVED
 
 
-@pytest.mark.parametrize("code", sorted(NAMESRV_KINDS))
-def test_code_is_served_to_whom_the_table_says(tmp_path: Path, acl_file: Path, code: int) -> None:
-    async def main(mode: str) -> tuple[bool, ...]:
-        file = "" if mode == "off" else str(acl_file)
-        async with running(tmp_path / mode, acl=mode, acl_file=file) as ns:
-            command = RemotingCommand.request(code, {"topic": "T"})
-            answers = [await ask(ns, command, keys) for keys in (None, READER, ADMIN)]
-        return tuple(not is_refused(answer) for answer in answers)
+@pytest.mark.parametrize("mode", ["off", "admin", "all"])
+def test_code_is_served_to_whom_the_table_says(tmp_path: Path, acl_file: Path, mode: str) -> None:
+    async def main() -> dict[int, tuple[bool, ...]]:
+        file, found = "" if mode == "off" else str(acl_file), {}
+        async with running(tmp_path, acl=mode, acl_file=file) as ns:
+            for code in sorted(NAMESRV_KINDS):
+                command = RemotingCommand.request(code, {"topic": "T"})
+                answers = [await ask(ns, command, keys) for keys in (None, READER, ADMIN)]
+                found[code] = tuple(not is_refused(answer) for answer in answers)
+        return found
 
-    found = {mode: asyncio.run(main(mode)) for mode in ("off", "admin", "all")}
-    assert found == {mode: SERVES[NAMESRV_KINDS[code], mode] for mode in found}
+    assert asyncio.run(main()) == {code: SERVES[kind, mode] for code, kind in NAMESRV_KINDS.items()}
 
 
-def test_broker_leaves_over_its_own_connection_only(tmp_path: Path, acl_file: Path) -> None:
-    async def main() -> None:
-        async with running(tmp_path, acl="admin", acl_file=str(acl_file)) as ns, RemotingClient() as broker:
-            assert (await ns.register("b", "T", client=broker)).code == 0
-            addr = decode_route((await ns.ask(105, topic="T")).body).broker_datas[0].broker_addrs[0]
-            farewell = RemotingCommand.request(
-                104, {"brokerName": "b", "brokerAddr": addr, "clusterName": "C", "brokerId": "0"}
-            )
-            assert is_refused(await ask(ns, farewell))
-            assert is_refused(await ask(ns, farewell, READER))
-            assert (await ns.ask(105, topic="T")).code == 0
-            assert (await broker.invoke(ns.wire, farewell)).code == 0
-            assert (await ns.ask(105, topic="T")).code == 17
-            assert (await ns.register("b", "T", client=broker)).code == 0
-            assert (await ask(ns, farewell, ADMIN)).code == 0
-            assert (await ns.ask(105, topic="T")).code == 17
-
-    asyncio.run(main())
+async def test_broker_leaves_over_its_own_connection_only(tmp_path: Path, acl_file: Path) -> None:
+    async with running(tmp_path, acl="admin", acl_file=str(acl_file)) as ns, RemotingClient() as broker:
+        assert (await ns.register("b", "T", client=broker)).code == 0
+        addr = decode_route((await ns.ask(105, topic="T")).body).broker_datas[0].broker_addrs[0]
+        farewell = RemotingCommand.request(
+            104, {"brokerName": "b", "brokerAddr": addr, "clusterName": "C", "brokerId": "0"}
+        )
+        assert is_refused(await ask(ns, farewell))
+        assert is_refused(await ask(ns, farewell, READER))
+        assert (await ns.ask(105, topic="T")).code == 0
+        assert (await broker.invoke(ns.wire, farewell)).code == 0
+        assert (await ns.ask(105, topic="T")).code == 17
+        assert (await ns.register("b", "T", client=broker)).code == 0
+        assert (await ask(ns, farewell, ADMIN)).code == 0
+        assert (await ns.ask(105, topic="T")).code == 17
 
 
 @pytest.mark.parametrize("codec", list(HeaderCodec))
-def test_fast_path_answers_signed_route_queries_alone(
+async def test_fast_path_answers_signed_route_queries_alone(
     tmp_path: Path, acl_file: Path, codec: HeaderCodec
 ) -> None:
-    async def main() -> None:
-        async with running(tmp_path, acl="all", acl_file=str(acl_file)) as ns, RemotingClient() as broker:
-            unsigned = registration("b", "10.0.0.1:10911", ("T",))
-            assert is_refused(await broker.invoke(ns.wire, unsigned))
-            assert (await broker.invoke(ns.wire, ADMIN.signed(unsigned))).code == 0
-            plain = RemotingCommand(code=105, ext_fields={"topic": "T"}, codec=codec)
-            forged = Keys(access_key="readers", secret_key="another").signed(plain)
-            for _ in range(3):
-                assert is_refused(await ask(ns, plain))
-                assert is_refused(await ask(ns, forged))
-            assert ns.server.cache.entries == ns.server.cache.hits == 0
-            for count in range(1, 4):
-                assert decode_route((await ask(ns, plain, READER)).body).broker_datas
-                assert ns.server.cache.hits == count
+    async with running(tmp_path, acl="all", acl_file=str(acl_file)) as ns, RemotingClient() as broker:
+        unsigned = registration("b", "10.0.0.1:10911", ("T",))
+        assert is_refused(await broker.invoke(ns.wire, unsigned))
+        assert (await broker.invoke(ns.wire, ADMIN.signed(unsigned))).code == 0
+        plain = RemotingCommand(code=105, ext_fields={"topic": "T"}, codec=codec)
+        forged = Keys(access_key="readers", secret_key="another").signed(plain)
+        for _ in range(3):
             assert is_refused(await ask(ns, plain))
-            # After the secret has changed, the old signature is invalid. The fast path must forget the
-            # signature, too.
-            acl_file.write_text(FILE.replace("secret-of-readers", "changed-secret"))
-            assert await ns.server.reloads[0].look() == "taken"
-            assert is_refused(await ask(ns, plain, READER))
+            assert is_refused(await ask(ns, forged))
+        assert ns.server.cache.entries == ns.server.cache.hits == 0
+        for count in range(1, 4):
+            assert decode_route((await ask(ns, plain, READER)).body).broker_datas
+            assert ns.server.cache.hits == count
+        assert is_refused(await ask(ns, plain))
+        # After the secret has changed, the old signature is invalid. The fast path must forget the
+        # signature, too.
+        acl_file.write_text(FILE.replace("secret-of-readers", "changed-secret"))
+        assert await ns.server.reloads[0].look() == "taken"
+        assert is_refused(await ask(ns, plain, READER))
 
-    asyncio.run(main())
 
-
-def test_unsigned_reads_are_let_in_from_white_addresses(tmp_path: Path, acl_file: Path) -> None:
-    async def main() -> None:
-        async with running(tmp_path, acl="all", acl_file=str(acl_file)) as ns:
-            assert is_refused(await ns.ask(106))
-            acl_file.write_text(FILE.replace("[]", "[127.0.0.*]"))
-            assert await ns.server.reloads[0].look() == "taken"
-            assert (await ns.ask(106)).code == 0
-            assert (await ns.register("b", "T")).code == 0  # RocketMQ 4.9.7's brokers sign no registration
-            assert (await ns.ask(105, topic="T")).code == 0
-            assert ns.server.cache.entries == 0  # cached answers would be sent to other hosts, too
-
-    asyncio.run(main())
+async def test_unsigned_reads_are_let_in_from_white_addresses(tmp_path: Path, acl_file: Path) -> None:
+    async with running(tmp_path, acl="all", acl_file=str(acl_file)) as ns:
+        assert is_refused(await ns.ask(106))
+        acl_file.write_text(FILE.replace("[]", "[127.0.0.*]"))
+        assert await ns.server.reloads[0].look() == "taken"
+        assert (await ns.ask(106)).code == 0
+        assert (await ns.register("b", "T")).code == 0  # RocketMQ 4.9.7's brokers sign no registration
+        assert (await ns.ask(105, topic="T")).code == 0
+        assert ns.server.cache.entries == 0  # cached answers would be sent to other hosts, too
 
 
 def test_broken_file_keeps_the_old_accounts(
@@ -207,16 +199,13 @@ def test_changes_by_people_come_from_the_admin_networks_alone(tmp_path: Path) ->
     assert 16 not in here.values()
 
 
-def test_settings_that_are_shown_hold_no_secret(tmp_path: Path, acl_file: Path) -> None:
-    async def main() -> None:
-        async with running(tmp_path, acl="admin", acl_file=str(acl_file)) as ns:
-            shown = (await ns.ask(319)).body.decode()
-            assert "acl=admin\n" in shown
-            assert "secret" not in shown
-            _, metrics = await ns.get("/metrics")
-            assert "secret" not in metrics
-            change = RemotingCommand.request(318, {}, b"acl=off\n")
-            assert (await ask(ns, change, ADMIN)).code == 16  # ACL settings only change at a restart
-            assert is_refused(await ask(ns, RemotingCommand.request(216, {"topic": "T"})))
-
-    asyncio.run(main())
+async def test_settings_that_are_shown_hold_no_secret(tmp_path: Path, acl_file: Path) -> None:
+    async with running(tmp_path, acl="admin", acl_file=str(acl_file)) as ns:
+        shown = (await ns.ask(319)).body.decode()
+        assert "acl=admin\n" in shown
+        assert "secret" not in shown
+        _, metrics = await ns.get("/metrics")
+        assert "secret" not in metrics
+        change = RemotingCommand.request(318, {}, b"acl=off\n")
+        assert (await ask(ns, change, ADMIN)).code == 16  # ACL settings only change at a restart
+        assert is_refused(await ask(ns, RemotingCommand.request(216, {"topic": "T"})))

@@ -25,6 +25,7 @@ from routekeeper.remoting.fields import RegisterBrokerFields
 from routekeeper.remoting.route import decode_route
 from routekeeper.remoting.transport.blocking import BlockingClient
 from tests import standstill
+from tests.faults.servers import refusal
 from tests.nameserver.test_main import started
 from tests.ports import free_addresses
 from tests.waiting import WITHIN_S, wait_until
@@ -112,7 +113,7 @@ def test_an_unknown_topic_is_asked_of_the_environment_that_the_address_server_na
 ) -> None:
     (tmp_path / "rocketmq").mkdir()
     with production(tmp_path) as (theirs, client), address_server(tmp_path) as domain:
-        (tmp_path / "rocketmq" / "group-prod").write_text(f"{theirs};127.0.0.1:1\nignored\n")
+        (tmp_path / "rocketmq" / "group-prod").write_text(f"127.0.0.1:1;{theirs}\nignored\n")
         settings = tmp_path / "namesrv.properties"
         settings.write_text(
             "clusterTest=true\nproductEnvName=prod\n"
@@ -144,18 +145,10 @@ def test_an_unknown_topic_is_asked_of_the_environment_that_the_address_server_na
                 urllib.request.urlopen(f"http://{http}/v1/topics/Other/route", timeout=10)
             with refused.value as problem:
                 assert problem.code == 404, "only request 105 asks production"
-            assert questions(http, "found") == 1
-            assert client.invoke(ours, query("Other")).code == 0
             assert client.invoke(ours, RemotingCommand.request(206)).body == b'{"topicList":[]}'
-
-
-def test_what_is_known_here_is_not_asked_there(tmp_path: Path) -> None:
-    with production(tmp_path) as (theirs, client):
-        flags = ("--clusterTest", "true", "--cluster-test-nameservers", theirs)
-        with started(tmp_path, "--http", "127.0.0.1:0", *flags) as (_, ready):
-            register(client, ready["listen"])
-            assert client.invoke(ready["listen"], query("Known")).code == 0
-            assert questions(ready["http"], "found") == 0
+            register(client, ours)
+            assert client.invoke(ours, query("Other")).code == 0
+            assert questions(http, "found") == 1, "the topic is known here, so production is not asked"
 
 
 def test_nameservers_that_name_each_other_as_production_ask_once(tmp_path: Path) -> None:
@@ -214,34 +207,15 @@ def test_an_address_server_that_is_not_there_leaves_17(tmp_path: Path) -> None:
         wait_until(lambda: "address server failed url=http://127.0.0.1:" in log.read_text(), "it is logged")
 
 
-def test_production_is_asked_at_its_next_nameserver_when_one_is_gone(tmp_path: Path) -> None:
-    gone = free_addresses(1)[0]
-    with production(tmp_path) as (theirs, client):
-        flags = ("--clusterTest", "true", "--cluster-test-nameservers", f"{gone};{theirs}")
-        with started(tmp_path, "--http", "127.0.0.1:0", *flags) as (_, ready):
-            assert client.invoke(ready["listen"], query("Known")).code == 0
-
-
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
         (("--cluster-test-nameservers", "nowhere"), "--cluster-test-nameservers: 'nowhere' is not"),
-        (("--rocketmq.namesrv.domain", "http://h"), "rocketmq.namesrv.domain=http://h is neither"),
         (("--rocketmq.namesrv.domain.subgroup", "a?b"), "rocketmq.namesrv.domain.subgroup=a?b: allowed"),
     ],
 )
 def test_a_setting_that_nobody_can_be_asked_by_refuses_the_start(
     tmp_path: Path, flags: tuple[str, ...], words: str
 ) -> None:
-    ended = subprocess.run(
-        [
-            *(sys.executable, "-m", "routekeeper.nameserver", "--listen", "127.0.0.1:0", "--http", "off"),
-            *("--data", str(tmp_path / "data"), "--clusterTest", "true", *flags),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert ended.returncode == 2
-    assert words in ended.stderr.splitlines()[-1]
+    said = refusal("nameserver", tmp_path, "--clusterTest", "true", *flags)
+    assert words in said.splitlines()[-1]

@@ -7,14 +7,9 @@ than the broker's host.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import re
 import select
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,40 +20,11 @@ from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.fields import RegisterBrokerFields
 from routekeeper.remoting.frame import FrameDecoder
-from routekeeper.remoting.transport import split_address
 from routekeeper.remoting.transport.blocking import BlockingClient
 from tests.cost import least_cpu_s
+from tests.faults.servers import server
 
 WITHIN_S = 30.0
-
-
-@contextlib.contextmanager
-def nameserver(tmp_path: Path, *flags: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    command = [
-        sys.executable,
-        "-m",
-        "routekeeper.nameserver",
-        "--listen",
-        "127.0.0.1:0",
-        "--http",
-        "off",
-        *flags,
-    ]
-    process = subprocess.Popen(
-        [*command, "--data", str(tmp_path / "data")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        match = re.search(r"listen=(\S+)", process.stdout.readline())
-        assert match
-        yield match[1], process
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 def registration(addr: str, broker_id: int) -> RemotingCommand:
@@ -75,7 +41,8 @@ def listener(host: str) -> tuple[socket.socket, str]:
 
 
 def test_three_requests_of_a_stranger_end_nothing(tmp_path: Path) -> None:
-    with nameserver(tmp_path) as (addr, process), BlockingClient() as client:
+    with server("nameserver", tmp_path) as running, BlockingClient() as client:
+        addr = running.listen
         change = RemotingCommand.request(
             RequestCode.UPDATE_NAMESRV_CONFIG, body=b"notifyMinBrokerIdChanged=true\n"
         )
@@ -85,7 +52,6 @@ def test_three_requests_of_a_stranger_end_nothing(tmp_path: Path) -> None:
         for broker_id, port in ((1, "1"), (0, "80"), (2, "9" * 5000)):
             client.invoke(addr, registration("x" * 64 + ".example:" + port, broker_id))
         assert client.invoke(addr, RemotingCommand.request(RequestCode.GET_NAMESRV_CONFIG)).code == 0
-        assert process.poll() is None
 
 
 def test_brokers_are_dialled_where_they_come_from_and_nobody_else(tmp_path: Path) -> None:
@@ -94,10 +60,11 @@ def test_brokers_are_dialled_where_they_come_from_and_nobody_else(tmp_path: Path
     with (
         broker,
         victim,
-        nameserver(tmp_path, "--notifyMinBrokerIdChanged", "true") as (addr, process),
+        server("nameserver", tmp_path, "--notifyMinBrokerIdChanged", "true") as running,
         BlockingClient() as stranger,
-        socket.create_connection(split_address(addr), timeout=WITHIN_S) as link,
+        running.connect() as link,
     ):
+        addr = running.listen
         strange = (victim_addr, "x" * 64 + ".example:80", "127.0.0.1:" + "9" * 5000)
         for broker_id, sent in enumerate(strange, 2):  # smaller than the broker's id 5, so notified first
             stranger.invoke(addr, registration(sent, broker_id))
@@ -111,7 +78,6 @@ def test_brokers_are_dialled_where_they_come_from_and_nobody_else(tmp_path: Path
             notice = decode_command(frame)
             assert (notice.code, notice.ext_fields["minBrokerId"]) == (905, "0")
         assert not select.select([victim], [], [], 0)[0], "a stranger had it dial another host"
-        assert process.poll() is None
         assert stranger.invoke(addr, RemotingCommand.request(RequestCode.GET_NAMESRV_CONFIG)).code == 0
 
 
@@ -182,23 +148,19 @@ def change(addrs: list[str]) -> MinBrokerChange:
     )
 
 
-def test_notice_that_fails_in_a_way_nobody_expected_ends_nothing(
+async def test_notice_that_fails_in_a_way_nobody_expected_ends_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail(*arguments: object, **named: object) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr("routekeeper.nameserver.wire.notices.RemotingClient.invoke_oneway", fail)
-
-    async def main() -> None:
-        async with asyncio.TaskGroup() as group:  # an exception in the task group would end the whole process
-            notices = Notices(group)
-            notices.registered(ConnectionId(1), "10.0.0.1", "10.0.0.1:1")
-            notices.send(change(["10.0.0.1:1"]))
-            await asyncio.sleep(0)  # the task that sends the notice runs, and fails
-            await notices.close()
-
-    asyncio.run(main())
+    async with asyncio.TaskGroup() as group:  # an exception in the task group would end the whole process
+        notices = Notices(group)
+        notices.registered(ConnectionId(1), "10.0.0.1", "10.0.0.1:1")
+        notices.send(change(["10.0.0.1:1"]))
+        await asyncio.sleep(0)  # the task that sends the notice runs, and fails
+        await notices.close()
     assert "notice of smallest broker id failed addr=10.0.0.1:1" in caplog.text
 
 
@@ -241,7 +203,7 @@ def test_notice_costs_no_more_for_the_addresses_of_all_connections() -> None:
     assert asyncio.run(main()) < 0.005
 
 
-def test_notices_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_notices_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     dialled: list[object] = []
 
     async def stand_still(client: object, addr: str, *arguments: object, **named: object) -> None:
@@ -249,16 +211,12 @@ def test_notices_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.Event().wait()
 
     monkeypatch.setattr("routekeeper.nameserver.wire.notices.RemotingClient.invoke_oneway", stand_still)
-
-    async def main() -> None:
-        async with asyncio.TaskGroup() as group:
-            notices = Notices(group)
-            addrs = [f"10.0.0.1:{port}" for port in range(1, NOTICES_MAX + 51)]
-            for number, addr in enumerate(addrs):
-                notices.registered(ConnectionId(number), "10.0.0.1", addr)
-            notices.send(change(addrs))
-            await asyncio.sleep(0)
-            assert len(dialled) == NOTICES_MAX
-            await notices.close()
-
-    asyncio.run(main())
+    async with asyncio.TaskGroup() as group:
+        notices = Notices(group)
+        addrs = [f"10.0.0.1:{port}" for port in range(1, NOTICES_MAX + 51)]
+        for number, addr in enumerate(addrs):
+            notices.registered(ConnectionId(number), "10.0.0.1", addr)
+        notices.send(change(addrs))
+        await asyncio.sleep(0)
+        assert len(dialled) == NOTICES_MAX
+        await notices.close()

@@ -6,16 +6,15 @@ If a hook fails, only its request may fail.
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-import urllib.request
 from pathlib import Path
 
 import pytest
 
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.transport.blocking import BlockingClient
+from tests.faults.servers import refusal
 from tests.nameserver.test_main import started
+from tests.nameserver.wire.test_cluster_test import figure
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.one_core]
@@ -57,7 +56,7 @@ class Slow(Guard):
 
 class ChangesCode(Guard):
     def before_request(self, remote, request):
-        return replace(request, code=206)
+        return replace(request, code=206) if request.code == 102 else request
 
 class Awaits(Guard):
     async def before_request(self, remote, request):
@@ -84,13 +83,6 @@ def hook(name: str) -> tuple[str, str]:
     return "--rpc-hook", f"operators_hooks:{name}"
 
 
-def figure(http: str, name: str) -> float:
-    with urllib.request.urlopen(f"http://{http}/metrics", timeout=10) as answer:
-        found = re.search(rf"^{re.escape(name)} (\S+)$", answer.read().decode(), re.MULTILINE)
-    assert found, name
-    return float(found[1])
-
-
 @pytest.mark.parametrize("mode", [(), RAFT], ids=["independent", "raft"])
 def test_a_hook_sees_refuses_and_changes_requests(tmp_path: Path, notes: Path, mode: tuple[str, ...]) -> None:
     with (
@@ -113,10 +105,6 @@ def test_a_hook_sees_refuses_and_changes_requests(tmp_path: Path, notes: Path, m
         name = "operators_hooks:Guard"
         assert figure(ready["http"], f'mqnamesrv_rpc_hook_refused_total{{hook="{name}"}}') == 1
         assert figure(ready["http"], f'mqnamesrv_rpc_hook_errors_total{{hook="{name}"}}') == 0
-
-
-def test_a_registration_is_seen_with_its_answer(tmp_path: Path, notes: Path) -> None:
-    with started(tmp_path, "--http", "off", *hook("Guard")) as (_, ready), BlockingClient() as client:
         fields = {
             "brokerName": "a",
             "brokerAddr": "127.0.0.1:1",
@@ -131,9 +119,12 @@ def test_a_registration_is_seen_with_its_answer(tmp_path: Path, notes: Path) -> 
         assert notes.read_text().count("after 103 0") == 3
 
 
-def test_a_hook_that_fails_refuses_its_request_and_hides_no_answer(tmp_path: Path, notes: Path) -> None:
+def test_a_hook_that_fails_or_changes_more_than_arguments_refuses_its_request(
+    tmp_path: Path, notes: Path
+) -> None:
+    hooks = (*hook("Fails"), *hook("Guard"), *hook("ChangesCode"))
     with (
-        started(tmp_path, "--http", "127.0.0.1:0", *hook("Fails"), *hook("Guard")) as (_, ready),
+        started(tmp_path, "--http", "127.0.0.1:0", *hooks) as (_, ready),
         BlockingClient() as client,
     ):
         refused = client.invoke(ready["listen"], RemotingCommand.request(105, {"topic": "T"}))
@@ -144,11 +135,8 @@ def test_a_hook_that_fails_refuses_its_request_and_hides_no_answer(tmp_path: Pat
         assert "before 319" in notes.read_text(), "the next hook is asked, too"
         log = tmp_path / "stderr.txt"
         wait_until(lambda: "hook failed hook=operators_hooks:Fails" in log.read_text(), "it is logged")
-
-
-def test_a_hook_that_changes_more_than_arguments_refuses_its_request(tmp_path: Path, notes: Path) -> None:
-    with started(tmp_path, "--http", "off", *hook("ChangesCode")) as (_, ready), BlockingClient() as client:
-        assert client.invoke(ready["listen"], RemotingCommand.request(105, {"topic": "T"})).code == 1
+        delete = RemotingCommand.request(102, {"namespace": "n", "key": "k"})
+        assert client.invoke(ready["listen"], delete).code == 1
 
 
 def test_a_slow_hook_is_named_and_leaves_most_of_the_time_to_others(tmp_path: Path, notes: Path) -> None:
@@ -169,29 +157,18 @@ def test_a_slow_hook_is_named_and_leaves_most_of_the_time_to_others(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("name", "why"),
+    ("program", "name", "why"),
     [
-        ("operators_hooks", "is not MODULE:CLASS"),
-        ("nowhere:Guard", "ModuleNotFoundError"),
-        ("operators_hooks:Nobody", "AttributeError"),
-        ("operators_hooks:Awaits", "is a coroutine"),
-        ("os:getpid", "has no method before_request"),
-        ("operators_hooks:Guard,operators_hooks:Guard", "named twice"),
+        ("nameserver", "operators_hooks", "is not MODULE:CLASS"),
+        ("broker", "nowhere:Guard", "ModuleNotFoundError"),
+        ("nameserver", "operators_hooks:Nobody", "AttributeError"),
+        ("broker", "operators_hooks:Awaits", "is a coroutine"),
+        ("nameserver", "os:getpid", "has no method before_request"),
+        ("broker", "operators_hooks:Guard,operators_hooks:Guard", "named twice"),
     ],
 )
 def test_a_hook_that_cannot_be_used_refuses_the_start(
-    tmp_path: Path, notes: Path, name: str, why: str
+    tmp_path: Path, notes: Path, program: str, name: str, why: str
 ) -> None:
-    for program, directory in (("nameserver", "--data"), ("broker", "--store")):
-        ended = subprocess.run(
-            [
-                *(sys.executable, "-m", f"routekeeper.{program}", "--listen", "127.0.0.1:0"),
-                *("--http", "off", directory, str(tmp_path / program), "--rpc-hook", name),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert ended.returncode == 2
-        assert re.fullmatch(rf"mq\w+: --rpc-hook .*{re.escape(why)}.*\n", ended.stderr.splitlines(True)[-1])
+    said = refusal(program, tmp_path, "--rpc-hook", name)
+    assert re.fullmatch(rf"mq\w+: --rpc-hook .*{re.escape(why)}.*", said.splitlines()[-1])

@@ -29,55 +29,48 @@ async def topics(ns: Running, code: int = LIST) -> tuple[str, ...]:
     return TopicList.decode(answer.body).topics
 
 
-@pytest.mark.parametrize("code", [206, 224, 311, 312, 313])
 @pytest.mark.parametrize("leader_lost", [False, True], ids=["readable", "not readable at first"])
-def test_other_work_has_its_turn_while_a_long_list_is_made(
-    code: int, leader_lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_other_work_has_its_turn_while_a_long_list_is_made(
+    leader_lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main() -> None:
-        async with running(tmp_path) as ns:
-            await ns.register("b", *TOPICS)
-            monkeypatch.setattr(line, "SLICE_S", 0.0)  # one step in each turn of the event loop
-            if leader_lost:
-                # In this case, the server asks the mode for a view, as for a read that waits.
-                monkeypatch.setattr(ns.server, "_readable_view", lambda: None)
+    async with running(tmp_path) as ns:
+        await ns.register("b", *TOPICS)
+        monkeypatch.setattr(line, "SLICE_S", 0.0)  # one step in each turn of the event loop
+        if leader_lost:
+            # In this case, the server asks the mode for a view, as for a read that waits.
+            monkeypatch.setattr(ns.server, "_readable_view", lambda: None)
+        for code in (206, 224, 311, 312, 313):
             turns = Turns()
             found = await topics(ns, code)
             assert turns.end() >= len(TOPICS) // STEP
             assert found == (TOPICS if code in (206, 224) else ())
 
-    asyncio.run(main())
-
 
 @pytest.mark.slow
-def test_list_shows_every_acknowledged_change_beside_other_lists(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with running(tmp_path) as ns:
-            await ns.register("b", *TOPICS)
-            others = [asyncio.create_task(topics(ns)) for _ in range(3)]
-            for number in range(5):
-                name = f"new-{number}"
-                assert (await ns.register(name, f"topic-of-{name}", "x")).code == 0
-                assert f"topic-of-{name}" in await topics(ns)
-                others.append(asyncio.create_task(topics(ns)))
-            for other in others:
-                assert len(await other) >= len(TOPICS)
-
-    asyncio.run(main())
+async def test_list_shows_every_acknowledged_change_beside_other_lists(tmp_path: Path) -> None:
+    async with running(tmp_path) as ns:
+        await ns.register("b", *TOPICS)
+        others = [asyncio.create_task(topics(ns)) for _ in range(3)]
+        for number in range(5):
+            name = f"new-{number}"
+            assert (await ns.register(name, f"topic-of-{name}", "x")).code == 0
+            assert f"topic-of-{name}" in await topics(ns)
+            others.append(asyncio.create_task(topics(ns)))
+        for other in others:
+            assert len(await other) >= len(TOPICS)
 
 
-def test_lists_of_a_closed_connection_are_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        async with running(tmp_path) as ns:
-            await ns.register("b", *TOPICS)
-            monkeypatch.setattr(line, "SLICE_S", 0.0)
-            async with RemotingClient() as client:
-                ns.client, client_of_broker = client, ns.client
-                asked = [asyncio.create_task(ns.ask(LIST)) for _ in range(3)]
-                await until(lambda: bool(ns.server.lists.waiting))
-            ns.client = client_of_broker
-            await asyncio.gather(*asked, return_exceptions=True)
-            await until(lambda: not ns.server.lists.waiting)
-            assert await topics(ns) == TOPICS
-
-    asyncio.run(main())
+async def test_lists_of_a_closed_connection_are_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as ns:
+        await ns.register("b", *TOPICS)
+        monkeypatch.setattr(line, "SLICE_S", 0.0)
+        async with RemotingClient() as client:
+            ns.client, client_of_broker = client, ns.client
+            asked = [asyncio.create_task(ns.ask(LIST)) for _ in range(3)]
+            await until(lambda: bool(ns.server.lists.waiting))
+        ns.client = client_of_broker
+        await asyncio.gather(*asked, return_exceptions=True)
+        await until(lambda: not ns.server.lists.waiting)
+        assert await topics(ns) == TOPICS
