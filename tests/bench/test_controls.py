@@ -13,7 +13,8 @@ from typing import Final
 import msgspec
 import pytest
 
-from routekeeper.bench import cluster, session
+from routekeeper.bench import cluster
+from routekeeper.bench import session as session_module
 from routekeeper.bench.arms.apache import missing
 from routekeeper.bench.events import Fault, Operation, View
 from routekeeper.bench.plan import PlannedFault, Scenario, load_plan
@@ -67,7 +68,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[Arm, list[Path]]:
     with ThreadPoolExecutor(len(arms)) as pool, pytest.MonkeyPatch.context() as patch:
         # 300 s, because three clusters start and end at the same time, one of them in JVMs
         patch.setattr(cluster, "RESTART_MAX_S", 300.0)
-        patch.setattr(session, "GENERATOR_END_S", 300.0)
+        patch.setattr(session_module, "GENERATOR_END_S", 300.0)
         return dict(zip(arms, pool.map(lambda arm: life(out, arm), arms), strict=True))
 
 

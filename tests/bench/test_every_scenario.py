@@ -306,7 +306,8 @@ def lived(life: Life) -> Life:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "SAMPLE_EVERY_S", 0.5)
         patch.setattr(cluster, "OBSERVE_EVERY_S", 0.1)
-        # the limits are long, because these tests do not judge how fast servers start
+        # the limits are long, because these tests do not judge how fast processes start and end
+        patch.setattr(session, "GENERATOR_END_S", 300.0)
         for module in (cluster, director):
             patch.setattr(module, "RESTART_MAX_S", 300.0)
         life.run()

@@ -15,5 +15,6 @@ def mqadmin(*argv: str, namesrv: str = "", **environment: str) -> tuple[int, str
         environment: All other environment variables.
     """
     out, err = io.StringIO(), io.StringIO()
-    code = main(argv, environment={"NAMESRV_ADDR": namesrv, **environment}, out=out, err=err)
+    given = environment | ({"NAMESRV_ADDR": namesrv} if namesrv else {})
+    code = main(argv, environment=given, out=out, err=err)
     return code, out.getvalue(), err.getvalue()

@@ -19,6 +19,7 @@ CASES: dict[str, dict[str, Any]] = {
     case["name"]: case for case in json.loads((FOLDER / "index.json").read_text())
 }
 DESCRIBED = sorted(name for name in COMMANDS if f"{name}-h" in CASES)
+assert len(DESCRIBED) == 14, "each of these has a recorded help"
 
 
 def recorded(name: str) -> str:

@@ -437,8 +437,12 @@ class Apache:
             heap="512m",
             flags=(f"-XX:ArchiveClassesAtExit={self._shared_classes}",),
         )
-        with contextlib.suppress(ApacheFailure):
-            Program(popen, output, home).wait(START_S)
+        try:
+            code = Program(popen, output, home).wait(START_S)
+        except ApacheFailure:
+            code = None
+        if code != 0:  # a training that broke off may still have written an archive of few classes
+            self._shared_classes.unlink(missing_ok=True)
 
     def close(self) -> None:
         """End all processes that this object started; brokers end first, so that they can unregister."""

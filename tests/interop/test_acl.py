@@ -16,6 +16,7 @@ from routekeeper.remoting.transport.blocking import BlockingClient
 
 from .apache import START_S, Apache, wait_until
 from .ours import (
+    MODES,
     PAIRS,
     OurBroker,
     OurNamesrv,
@@ -183,7 +184,7 @@ def accounts_are_administered(run: Callable[..., str], guarded: Guarded, addr: s
     assert "newcomers" not in guarded.accounts.read_text()
 
 
-@pytest.mark.parametrize("guarded", ["raft"], indirect=True)
+@pytest.mark.parametrize("guarded", MODES, indirect=True)
 def test_apaches_5_broker_signs_what_it_sends_to_a_nameserver(apache_5: Apache, guarded: Guarded) -> None:
     credentials = '{"accessKey":"admin-of-all","secretKey":"secret-of-admin"}'
     broker = apache_5.broker(

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from .apache import RELEASES, AdminResult, Apache, ask, wait_until
-from .ours import CLUSTER, PAIRS, OurDeployment, route
+from .ours import CLUSTER, PRODUCT, OurDeployment, route
 
 pytestmark = pytest.mark.interop
 
@@ -58,7 +58,7 @@ def table(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines()]
 
 
-@pytest.mark.parametrize(("deployment", "tool"), PAIRS, indirect=True)
+@pytest.mark.parametrize(("deployment", "tool"), PRODUCT, indirect=True)
 def test_apache_mqadmin(tool: Tool) -> None:
     clusters_are_listed(tool)
     topics_come_and_go(tool)

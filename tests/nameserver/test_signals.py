@@ -86,7 +86,9 @@ def busy(tmp_path: Path) -> Iterator[Busy]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "second", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name
+)
 def test_a_repeat_of_the_signal_within_a_second_changes_nothing(
     tmp_path: Path, second: signal.Signals
 ) -> None:

@@ -38,7 +38,7 @@ def named_tests() -> set[str]:
         node.name
         for tree in trees()
         for node in tree.body
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
     }
 
 

@@ -18,7 +18,11 @@ public final class Training {
         for (String command : new String[] {"updateTopic -b " + args[2] + " -t " + TOPIC, "clusterList", "topicRoute -t " + TOPIC}) {
             MQAdminStartup.main0((command + " -n " + namesrv).split(" "), null);
         }
+        int tries = 0;
         while (Producer.run(new String[] {namesrv, TOPIC, "1", "64", "1"}, System.out) != 0) {
+            if (++tries == 120) {
+                throw new IllegalStateException("the broker took no message");
+            }
             Thread.sleep(500); // the broker of 5.3.3 registers some seconds after its start
         }
         int code = PushConsumer.run(new String[] {namesrv, TOPIC, "training", "1", "60"}, System.out);

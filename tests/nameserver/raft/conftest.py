@@ -36,10 +36,14 @@ def find_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         *,
         also: tuple[type[Exception], ...] = (),
     ) -> None:
-        switch_off(monkeypatch)
-        with pytest.raises((AssertionError, pytest.fail.Exception, *also)):
+        def play() -> None:
             found = scenario(tmp_path, monkeypatch)
             if inspect.iscoroutine(found):
-                asyncio.run(found)
+                # If the scenario hangs, this ends with a TimeoutError: a hang is not the failure that counts.
+                asyncio.run(asyncio.wait_for(found, 60))
+
+        switch_off(monkeypatch)
+        with pytest.raises((AssertionError, pytest.fail.Exception, *also)):
+            play()
 
     return find

@@ -263,7 +263,7 @@ async def _with_a_member_without_data(cluster: Cluster) -> tuple[RaftMember, str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["unreadable", "short", "damaged"])
+@pytest.mark.parametrize("fault", ["unreadable", "missing", "short", "damaged"])
 async def test_an_unreadable_snapshot_is_replaced_and_a_member_without_data_catches_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: str
 ) -> None:
@@ -279,6 +279,9 @@ async def test_an_unreadable_snapshot_is_replaced_and_a_member_without_data_catc
         files = cluster.config(cluster.name(leader)).data_dir.glob("raft/snapshot-*")
         if fault == "unreadable":
             disk.unreadable.update(files)
+        elif fault == "missing":
+            for path in files:
+                path.unlink()
         elif fault == "short":
             for path in files:
                 os.truncate(path, 1_000_000)

@@ -21,6 +21,7 @@ import pytest
 from routekeeper.nameserver.raft.links.auth import MAGIC, NONCE_SIZE, Credentials, Handshake, LinkError, Seal
 from routekeeper.nameserver.raft.links.transport import (
     APPLICATION,
+    HANDSHAKE_FRAME_MAX,
     PING,
     RAFT,
     SILENT_CHECKS_MAX,
@@ -217,6 +218,18 @@ async def test_messages_of_a_proven_peer_arrive_in_order() -> None:
         assert owner.order == [b"%d" % i * 200 for i in range(50)]
         peer.writer.close()
         await until(lambda: owner.linked["b:1"] == 0)
+
+
+async def test_a_stranger_may_not_announce_a_frame_that_no_handshake_needs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with _transport() as (_, _, port):
+        stranger = await _Raw.connect(port)
+        with caplog.at_level(logging.WARNING):
+            stranger.writer.write(struct.pack(">I", HANDSHAKE_FRAME_MAX + 1))
+            assert await stranger.closed()
+        # Without this limit, only the time limit of the handshake would close the connection.
+        assert f"at most {HANDSHAKE_FRAME_MAX} are allowed" in caplog.text
 
 
 async def test_what_one_stranger_does_again_and_again_is_logged_once(
