@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-pytest_plugins = ("tests.sums",)
+pytest_plugins = ("tests.async_tests", "tests.sums")
 
 # Requests to a test's own servers must not go through a proxy that environment variables name.
 _LOOPBACK = "127.0.0.1,localhost,::1"

@@ -26,7 +26,6 @@ from routekeeper.remoting.frame import FrameDecoder
 from routekeeper.remoting.route import TopicConfig
 from tests import standstill
 from tests.broker.states import state_in
-from tests.remoting.async_tests import pytest_pyfunc_call as pytest_pyfunc_call
 
 WAIT_S = 60.0
 

@@ -7,7 +7,6 @@ import asyncio
 import pytest
 import uvloop
 
-from tests.remoting.async_tests import pytest_pyfunc_call as pytest_pyfunc_call
 from tests.remoting.loops import Body, Run
 
 
