@@ -15,7 +15,7 @@ import pytest
 from routekeeper.bench.publish import PAGE, TABLES, archives, remake, remake_scale
 from routekeeper.bench.scale.order import ROWS_NAME, series_below
 from routekeeper.bench.scale.report import FILES as SCALE_FILES
-from tests.bench import recompute, recompute_scale
+from tests.bench import recompute, recompute_real, recompute_scale
 
 pytestmark = [pytest.mark.spark, pytest.mark.computes]
 
@@ -72,3 +72,11 @@ def test_independent_program_computes_the_same_figures_of_sizes_and_distances(
         shutil.unpack_archive(archive, tmp_path)
     compared, differ = recompute_scale.differences(recompute_scale.figures(tmp_path), series / ROWS_NAME)
     assert (differ, compared >= 12) == ([], True)
+
+
+def test_table_of_rocketmqs_own_programs_is_that_of_the_raw_events(tmp_path: Path) -> None:
+    for archive in archives(RESULTS / "real"):
+        shutil.unpack_archive(archive, tmp_path)
+    rows = recompute_real.table(tmp_path, RESULTS / "real" / "values.csv")
+    page = (RESULTS / "real.md").read_text().splitlines()
+    assert [row for row in rows if row not in page] == []
