@@ -178,6 +178,6 @@ def test_a_turn_without_end_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.fuzz
 def test_new_inputs_do_no_harm() -> None:
     seed = int.from_bytes(os.urandom(4))
-    figures = run(seed, seconds=float(os.environ.get("ROUTEKEEPER_FUZZ_S", "10")))
+    figures = run(seed, seconds=float(os.environ.get("ROUTEKEEPER_FUZZ_S", "30")))
     print(f"seed {seed}", *figures.lines(), sep="\n")
     assert figures.inputs > 500
