@@ -1,4 +1,4 @@
-"""Folders of the package's parts in the repository; all other settings are in pyproject.toml."""
+"""Folders of the package's parts in the repository. All other settings are in pyproject.toml."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ ROOT = Path(__file__).parent
 FOLDERS = [
     folder for folder in ("remoting", "nameserver", "broker", "client", "bench") if (ROOT / folder).is_dir()
 ]
-# bench/micro measures parts of the code beside other commits of it: it needs a checkout.
+# Leave out bench/micro, because it compares commits of the code and so works only in a checkout.
 NAMES = find_namespace_packages(
     str(ROOT),
     include=[f"{folder}{end}" for folder in FOLDERS for end in ("", ".*")],
@@ -16,7 +16,8 @@ NAMES = find_namespace_packages(
 )
 
 setup(
-    # Shell scripts: RocketMQ's guides say "sh mqadmin", which fails on programs in Python as pip makes them.
+    # Install shell scripts, because RocketMQ's guides say "sh mqadmin". That fails with the Python programs
+    # that pip makes for entry points.
     scripts=[f"bin/{name}" for name in ("mqnamesrv", "mqbroker", "mqadmin", "mqshutdown")],
     packages=["routekeeper", *(f"routekeeper.{name}" for name in NAMES)],
     package_dir={"routekeeper": "routekeeper", **{f"routekeeper.{folder}": folder for folder in FOLDERS}},

@@ -6,13 +6,12 @@ from routekeeper.remoting.interrupt import end_quietly_when_interrupted, ending_
 from routekeeper.remoting.terminal import print_any_text
 from routekeeper.remoting.wall_clock import bear_far_clocks
 
-# Call these functions before the other modules are imported: the imports take long, and the user may
-# interrupt them.
+# Call these functions before the slow imports below. Otherwise an interrupt during an import would print a
+# traceback.
 end_quietly_when_interrupted()
 bear_far_clocks()
 print_any_text()
-# Check for missing packages before the other modules are imported: importing a missing package would end in a
-# traceback.
+# Check for missing packages here, because the imports below would end in a traceback if a package is missing.
 end_without_extra("mqbench")
 # ruff: noqa: E402
 
@@ -52,11 +51,11 @@ from routekeeper.remoting.output import set_up_logging
 
 DEFAULT_PROFILE: Final = "compare"
 ATTACHED: Final = "attached"
-"""Name of the profile that measures a cluster that already runs; the harness brings only the load."""
+"""Name of the profile for a cluster that already runs. With it, ``mqbench`` starts only the load."""
 
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _USUAL: Final = ("WARNING: Using incubator", "Using Spark's default", "Setting ", "To adjust ", "Picked up ")
-"""Beginnings of lines that Spark prints at every start; such a line never states why Spark failed."""
+"""Beginnings of lines that Spark prints at every start. Such a line never states why Spark failed."""
 _INTERRUPT_S: Final = 5.0
 """Seconds for which ``mqbench`` waits, after an interrupt, until the report's process has ended Spark."""
 
@@ -64,14 +63,16 @@ _INTERRUPT_S: Final = 5.0
 def is_here(folders: Sequence[str], out: str, master: str | None) -> bool:
     """Return True if the report can use the Spark that PySpark itself contains.
 
-    If a path is a URI, or if ``master`` is set, the report needs another Spark: the one that environment
-    variables such as ``SPARK_HOME`` name.
+    If a path is a URI or ``master`` is set, the report uses the Spark that environment variables such as
+    ``SPARK_HOME`` name.
     """
     return master is None and not any(_URI.match(each) for each in (*folders, out))
 
 
 def make_report(folders: Sequence[str], out: str, master: str | None = None) -> int:
-    """Run the report's job in a separate process; the last line that the job prints is the report's path.
+    """Run the report's job in a separate process, and return the exit code of this process.
+
+    The last line that the job prints is the report's path.
 
     Args:
         folders: Paths of runs' folders, or URIs that Spark understands.
@@ -90,7 +91,11 @@ def make_report(folders: Sequence[str], out: str, master: str | None = None) -> 
 
 
 def spark_problem() -> str | None:
-    """Start Spark and end it; return None if Spark starts, else the reason of its failure in one line."""
+    """Start Spark as a test, and end it again.
+
+    Returns:
+        None if Spark started, else one line that says why it did not start.
+    """
     child = subprocess.Popen(
         [sys.executable, "-m", "routekeeper.bench.report.start"],
         env=own_spark(os.environ),
@@ -129,8 +134,8 @@ def _await_interrupted(child: subprocess.Popen[bytes]) -> None:
     """Wait until an interrupted process has ended its children and has exited.
 
     Ctrl-C in a terminal interrupts ``mqbench`` and its child process. A signal that another program sends to
-    ``mqbench`` does not reach the child. So if the child still runs after 5 s, interrupt it; after 10 s, kill
-    it.
+    ``mqbench`` does not reach the child. If the child still runs after 5 s, this function interrupts the
+    child. After 10 s it kills the child.
     """
     try:
         child.wait(_INTERRUPT_S)
@@ -235,7 +240,7 @@ def check_links(comparison: Comparison) -> None:
 
 
 def make_runs(out: Path, comparison: Comparison) -> list[Path]:
-    """Make the missing runs; after an interrupt, print the command that resumes the comparison."""
+    """Make the missing runs. After an interrupt, print the command that resumes the comparison."""
     if not interpreter.about()["optimised"]:
         print(f"mqbench: warning: {interpreter.WARNING}", file=sys.stderr)
     try:
@@ -284,8 +289,8 @@ def run(arguments: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def report(arguments: argparse.Namespace, command: Sequence[str]) -> int:
-    # Check local folders before Spark's JVM is started, because its start takes long. Only Spark can check
-    # folders that URIs name.
+    # Check local folders before the slow start of Spark's JVM. Folders that URIs name can be checked only by
+    # Spark.
     missing = [each for each in arguments.folders if not _URI.match(each) and not Path(each).is_dir()]
     if missing:
         print(f"mqbench: no such folder: {missing[0]}", file=sys.stderr)
@@ -298,8 +303,8 @@ def report(arguments: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def scale(arguments: argparse.Namespace, command: Sequence[str]) -> int:
-    # Import here: this import also loads the load generators, which takes long and is not needed by other
-    # commands.
+    # Do not import at the top. The import is slow, because it also loads the load generators, which other
+    # commands do not need.
     from routekeeper.bench.scale.command import ScaleError
     from routekeeper.bench.scale.command import scale as measure_or_report
 
@@ -311,7 +316,7 @@ def scale(arguments: argparse.Namespace, command: Sequence[str]) -> int:
 
 def costs(arguments: argparse.Namespace, command: Sequence[str]) -> int:
     try:
-        # Import here: these modules exist only in a checkout, and are not installed with the package.
+        # Do not import at the top, because these modules exist only in a checkout.
         from routekeeper.bench.costs.run import Failure, measure
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("routekeeper.bench.micro"):
@@ -365,7 +370,7 @@ def advise(arguments: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def advise_by_report(folder: Path) -> int:
-    from routekeeper.bench.report.advice import NoReport, advice  # pyarrow takes a while to load
+    from routekeeper.bench.report.advice import NoReport, advice  # imported here: pyarrow loads slowly
 
     try:
         found = advice(folder)
@@ -404,7 +409,7 @@ def picture(arguments: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def play(arguments: argparse.Namespace, command: Sequence[str]) -> int:
-    from routekeeper.bench.play import program  # aiohttp takes a while to load
+    from routekeeper.bench.play import program  # imported here, because aiohttp loads slowly
 
     listen = program.listen_at(arguments.listen)
     if arguments.replay is not None:
@@ -704,14 +709,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _interrupt(*_: object) -> NoReturn:
-    """Handle a signal: end the run and its servers, which would otherwise outlive ``mqbench``."""
+    """Turn a signal into ``KeyboardInterrupt``, so that ``mqbench`` stops the servers before it ends."""
     raise KeyboardInterrupt
 
 
 def without_out(words: Sequence[str]) -> list[str]:
-    """Return a command line without ``--out FOLDER``, as it is recorded and published.
+    """Return a command line without ``--out FOLDER``, for the records of the measurement.
 
-    The folder belongs to one machine: a person who repeats the measurement has another folder.
+    The records are published, and a person who repeats the measurement has another folder.
     """
     kept = list[str]()
     left = iter(words)

@@ -1,4 +1,7 @@
-"""The instants at which the operations of an open-loop load are due, ascending (no I/O, no clock)."""
+"""The instants at which the operations of an open-loop load are due, in ascending order.
+
+This module does no I/O and reads no clock.
+"""
 
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -10,11 +13,11 @@ T = TypeVar("T")
 
 
 class Arrivals(Generic[T]):
-    """A schedule of operations at a fixed rate; the due instants do not depend on when callers take them.
+    """A schedule of operations at a fixed rate, which a slow system does not delay.
 
-    Operation ``i`` is due at ``start_ns + (i + phase) / rate``. A system that stalls does not slow the
-    schedule down, so the time for which operations wait counts as latency. The ``i``-th operation has the
-    same drawn values in every compared design. All users of one kind in a process share the schedule.
+    Operation ``i`` is due at ``start_ns + (i + phase) / rate``. If the measured system stalls, operations
+    wait, and their waiting time counts as latency. The values for operation ``i`` are drawn at random, and
+    they are the same in every compared design. All users of one kind in a process share the schedule.
     """
 
     def __init__(
@@ -39,7 +42,7 @@ class Arrivals(Generic[T]):
         self._taken = 0
 
     def end(self, end_ns: int) -> None:
-        """End the schedule at ``end_ns``. The harness knows the end of a load only shortly before."""
+        """End the schedule at ``end_ns``, which the harness knows only shortly before the end."""
         self._end_ns = end_ns
 
     def is_over(self, due_ns: int) -> bool:
@@ -47,7 +50,7 @@ class Arrivals(Generic[T]):
         return self._end_ns is not None and due_ns >= self._end_ns
 
     def take(self) -> tuple[int, int, T] | None:
-        """Return the next operation: number from 0, due instant in ns, drawn values; None after the end."""
+        """Return the next operation: number from 0, due instant in ns, drawn values. None after the end."""
         if self._rate_per_s == 0:
             return None
         number = self._taken

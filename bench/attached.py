@@ -1,4 +1,4 @@
-"""A cluster that other people run, named by its addresses. The harness adds only the load and an observer."""
+"""A cluster that other people run, at given addresses. The harness starts only the load and an observer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ READY_S: Final = 15.0
 
 
 class AttachedCluster(Cluster):
-    """Runs the load on a given cluster; the harness never touches its processes."""
+    """A given cluster under the harness's load. The harness never stops or starts the cluster's processes."""
 
     first_step = "looking for the cluster"
 
@@ -80,7 +80,10 @@ class AttachedCluster(Cluster):
         ]
 
     def observe(self, *, reading: bool) -> None:
-        """Let the observer read all the time: it distorts only CPU times, which are not measured here."""
+        """Do nothing, because the observer may read all the time.
+
+        Its reads distort only CPU times, and a run on a given cluster measures no CPU times.
+        """
 
     def broker_indexes(self) -> list[int]:
         return self._indexes
@@ -90,4 +93,4 @@ class AttachedCluster(Cluster):
         return "none"
 
     def count(self) -> None:
-        """Record nothing: a given cluster has no proxy that counts bytes."""
+        """Record nothing, because a given cluster has no proxy that counts bytes."""

@@ -1,6 +1,6 @@
 """Operations that register and unregister a broker with one nameserver.
 
-This module does no I/O: a client executes the operations. Load generators and tests use this module.
+This module does no I/O, because a client executes the operations. Load generators and tests use this module.
 RouteKeeper's broker does not use it, because the broker registers on its own schedule.
 
 When a connection closes, the nameserver drops all brokers that registered over this connection. So each
@@ -37,10 +37,10 @@ class Registration:
     """A broker's announcement.
 
     Attributes:
-        topics: The broker's topics. Their number must not be 1: the nameserver would take the announcement
-            for an incremental one. Real brokers never announce exactly one topic either.
-        data_version: Version of ``topics``; a nameserver that has this version does not read the topics.
-        heartbeat_timeout_ms: Lease to request; None for the nameserver's default (120 s).
+        topics: The broker's topics. Their number must not be 1, because a nameserver takes a registration
+            with one topic for an incremental registration. Real brokers never announce exactly one topic.
+        data_version: Version of ``topics``. A nameserver that has this version does not read the topics.
+        heartbeat_timeout_ms: Lease to request, or None for the nameserver's default (120 s).
     """
 
     cluster_name: str
@@ -62,7 +62,7 @@ class Registered:
 
     Attributes:
         master_addr, ha_server_addr: Addresses of the master, for a slave whose master is registered.
-        order_topics: Order configuration for the broker; None if the nameserver does not send it.
+        order_topics: Order configuration for the broker, or None if the nameserver does not send it.
     """
 
     master_addr: str | None

@@ -1,4 +1,4 @@
-"""Random sources of one run, one for each purpose ("stream"), so that streams do not affect each other."""
+"""Random sources of one run. Each purpose has its own source ("stream"), so streams do not interfere."""
 
 from random import Random
 
@@ -6,6 +6,6 @@ from random import Random
 def stream(seed: int, name: str) -> Random:
     """Return the random source of the stream ``name`` (``faults``, ``topics of send``...) for a seed.
 
-    All designs that use the same seed draw the same numbers, no matter how many numbers other streams draw.
+    With the same seed, all designs draw the same numbers from a stream.
     """
     return Random(f"{seed}/{name}")

@@ -1,4 +1,4 @@
-"""The scenarios of one run of a cluster: their times, and reasons for scenarios that ended early.
+"""The times of one run's scenarios, and the reasons why scenarios ended early.
 
 This module does no I/O and reads no clock.
 """
@@ -14,11 +14,11 @@ from routekeeper.bench.split import Slot
 
 
 class Chronicle:
-    """The scenarios of a run so far. A scenario is lost if the servers of the design fail during it.
+    """The scenarios of a run so far. If the design's servers fail during a scenario, this scenario is lost.
 
     Attributes:
-        scenario: Name of the present scenario; the warm-up belongs to the first scenario.
-        slots: Times of the scenarios that have ended, in order; a lost scenario has an entry, too.
+        scenario: Name of the present scenario. The warm-up belongs to the first scenario.
+        slots: Times of the scenarios that have ended, in order. A lost scenario has an entry, too.
         lost: Reason for each lost scenario, by the scenario's name.
     """
 
@@ -38,7 +38,7 @@ class Chronicle:
         self._add(self.scenario, begin_ns, end_ns)
 
     def loses(self, reason: str) -> None:
-        """Note that the servers failed during the present scenario; keep only the first reason."""
+        """Note that the servers failed during the present scenario. Keep only the first reason."""
         self.lost.setdefault(self.scenario, reason)
 
     def loses_rest(self, begin_ns: int, now_ns: int, reason: str) -> None:
@@ -60,7 +60,7 @@ class Chronicle:
         self.slots.append(Slot(scenario=scenario, folder=folder, begin_ns=begin_ns, end_ns=end_ns))
 
     def loss(self, error: Exception, ends: Iterable[str]) -> str | None:
-        """Return the reason if the harness stopped because measured servers failed; None if no server failed.
+        """Return the reason if a failure of measured servers stopped the harness, else None.
 
         Args:
             error: The error that stopped the harness.
@@ -68,7 +68,7 @@ class Chronicle:
         """
         if isinstance(error, ArmLost):
             return reason_of(error)
-        ended = list(ends)  # read the whole iterator: reading an item also records the end of one server
+        ended = list(ends)  # read all items, because reading an item also records the end of one server
         return self.lost.get(self.scenario) or (ended[0] if ended else None)
 
 

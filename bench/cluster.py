@@ -53,16 +53,16 @@ from routekeeper.remoting.route import TopicConfig
 LEAD_S: Final = 0.4
 #: Longest time in s until the observer confirms a command to start or to stop reading routes.
 OBSERVER_MAX_S: Final = 30.0
-#: Number of times that the harness asks a server for its written bytes, because a busy server may not answer
-#: in time. After the last time the harness continues without the number.
+#: Number of attempts to ask a server for its written bytes. A busy server may not answer in time. After the
+#: last attempt, the harness continues without the number.
 WRITTEN_TRIES: Final = 3
-#: Longest time in s from the start of a server until it serves. If a server needs longer, the scenario is
+#: Longest time in s from the start of a server until it is ready. If a server needs longer, the scenario is
 #: lost.
 RESTART_MAX_S: Final = 60.0
 
 _NO_NEW_TOPICS: Final = "autoCreateTopicEnable=false"
 _NEW_TOPICS: Final = "autoCreateTopicEnable=true"
-#: Text in the log of a server whose port is in use: the harness had chosen a port that was not free.
+#: Text in the log of a server whose port is in use, because the harness had chosen a port that was not free.
 _PORT_TAKEN: Final = "Address already in use"
 
 Record = Callable[[Event], None]
@@ -74,9 +74,9 @@ class Cluster:
     Attributes:
         first_step: Text to show while the cluster starts.
         side_names: Names of the groups of users.
-        servers: The servers, for queries over the network; set by :meth:`build`.
-        started: The same object as ``servers``, if the harness started the servers' processes.
-        server_processes: Processes of the servers; empty if other people run them.
+        servers: The servers, for queries over the network. :meth:`build` sets this attribute.
+        started: The same object as ``servers``. Set only if the harness starts the servers' processes.
+        server_processes: Processes of the servers, or an empty list if other people run them.
         sides: Addresses to which each group of users connects.
     """
 
@@ -105,7 +105,7 @@ class Cluster:
         """Choose hosts, ports and command lines, without starting a process."""
         names = [f"broker-{index}" for index in range(self.plan.brokers)]
         if self.plan.links == "kernel":
-            from routekeeper.bench.kernel import KernelNetwork  # imported here: only root can use it
+            from routekeeper.bench.kernel import KernelNetwork  # imported here, because only root can use it
 
             self.network = KernelNetwork([*server_names(self.plan.servers), *names])
         network = self.network
@@ -160,7 +160,7 @@ class Cluster:
 
     @property
     def _generator_load(self) -> Load:
-        """Return the load that the generator makes; a subclass may leave a part to other programs."""
+        """Return the load that the generator makes. A subclass may leave a part to other programs."""
         return self.plan.load
 
     def _load_processes(self) -> list[Process]:
@@ -236,7 +236,7 @@ class Cluster:
     # -- start and end ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start everything; return when every server lists every broker and the load can begin.
+        """Start everything, and wait until every server lists every broker.
 
         Raises:
             ArmLost: If a server ends or never serves.
@@ -248,7 +248,7 @@ class Cluster:
         for process in self._carriers:
             process.wait_ready()
         self._launch_brokers()
-        # Start the generator and the observer last: they load slowly, and no other process waits for them.
+        # Start the generator and the observer last, because they load slowly and no other process needs them.
         self.generator.launch()
         self._launch_observer()
         wait_until(
@@ -266,8 +266,8 @@ class Cluster:
     def _launch_brokers(self) -> None:
         """Start the brokers at random instants of one heartbeat period, so that heartbeats do not coincide.
 
-        Brokers of a real installation do not start together, either. The spread also affects a result: a
-        nameserver that restarts with empty tables must wait for a heartbeat from every broker.
+        Brokers of a real installation do not start together, either. If all heartbeats came at once, a
+        nameserver that restarts with empty tables would get all its routes at one instant.
         """
         period_s = DOCUMENTED_MS["registerNameServerPeriod"] / 1000 / self.series.timers.divisor
         chance = stream(self.given.seed, "phases of brokers")
@@ -295,7 +295,7 @@ class Cluster:
         self.observer.launch()
 
     def observe(self, *, reading: bool) -> None:
-        """Make the observer start or stop reading routes; return when the observer has confirmed it.
+        """Make the observer start or stop reading routes, and wait for its confirmation.
 
         Raises:
             ClusterError: If the observer does not confirm in time.
@@ -332,8 +332,8 @@ class Cluster:
         """Wait until every server lists every broker for each of these topics.
 
         Args:
-            watched: Processes whose end stops the wait with an error. During a run the list has no servers,
-                because another part of the harness restarts them.
+            watched: Processes whose end stops the wait with an error. During a run, leave the servers out,
+                because another part of the harness restarts servers.
         """
         arm = _threaded_arm(self._arm_config())
         everybody = self.broker_indexes()
@@ -363,7 +363,7 @@ class Cluster:
         )
 
     def begin(self) -> int:
-        """Start the load; return the instant at which it begins, in ns of the monotonic clock."""
+        """Start the load. Return the instant of its start in ns of the monotonic clock."""
         self.generator.wait_ready()
         self.observer.wait_ready()
         start_ns = time.monotonic_ns() + round(LEAD_S * 1e9)
@@ -434,7 +434,7 @@ class Cluster:
         return [*self.server_processes, *self.brokers]
 
     def truth(self, broker: int, what: Fact, t_ns: int | None = None) -> None:
-        """Record a change of a broker's state at ``t_ns``; by default, the change happens now."""
+        """Record a change of a broker's state at ``t_ns`` (default: now)."""
         t_ns = time.monotonic_ns() if t_ns is None else t_ns
         self.record(Truth(subject="broker", broker=broker, what=what, t_ns=t_ns))
 
@@ -444,7 +444,7 @@ class Cluster:
             process.sample()
 
     def measure_disk(self, t_ns: int) -> None:
-        """Record the written bytes of each server and the written sectors of the device, up to now."""
+        """Record how many bytes each server, and how many sectors the disk, has written until now."""
         for process in self.server_processes:
             # Ask several times, because a busy server may not answer in time.
             tries = (self.started.written(process.index) for _ in range(WRITTEN_TRIES))
@@ -478,7 +478,7 @@ class Cluster:
             )
 
     def revive_servers(self) -> Iterator[str]:
-        """Restart every server that ended by itself; before each restart, yield how the server ended."""
+        """Restart every server that ended by itself. For each server, yield a text that says how it ended."""
         for process in self.server_processes:
             end = process.revive()
             if end is not None:
@@ -519,14 +519,14 @@ def say_end(config: Path, end_ns: int) -> None:
     """Write the end of the load into the file for which users wait.
 
     Args:
-        config: Path of the users' configuration; :func:`end_path` derives the file from it.
+        config: Path of the users' configuration. :func:`end_path` makes the file's path from it.
     """
     write_at_once(end_path(config), [str(end_ns).encode()])
 
 
 def _threaded_arm(config: ArmConfig) -> Arm:
     if config.kind == "zookeeper":
-        # Imported here: only the design ZooKeeper needs kazoo.
+        # Imported here, because only the design ZooKeeper needs kazoo.
         from routekeeper.bench.arms.zookeeper import ZooKeeperArm
 
         return ZooKeeperArm(config)

@@ -1,4 +1,9 @@
-"""Comparison of the designs: each round runs all designs in random order. It can be stopped and resumed."""
+"""A comparison of the designs (independent mode, raft mode, ZooKeeper), in rounds.
+
+Each round runs all designs in random order.
+
+A comparison can be stopped and resumed.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +38,10 @@ FILE_NAME: Final = "comparison.json"
 
 
 class Teller:
-    """Reports progress on stderr: one changing line on a terminal, else one line for each step."""
+    """A printer of progress on stderr.
+
+    On a terminal it changes one line. Elsewhere it prints one line for each step.
+    """
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -44,7 +52,7 @@ class Teller:
         self._last = ""
 
     def begin(self, number: int, what: str, left_s: float) -> None:
-        """Show that another run begins, and that it and all later runs will take about ``left_s`` seconds."""
+        """Show that another run begins, and when the last run will end (in about ``left_s`` seconds)."""
         self._number = number
         self._what = what
         self._end = f"{datetime.now() + timedelta(seconds=left_s):%H:%M}"
@@ -109,10 +117,10 @@ def missing_turns(out: Path, comparison: Comparison) -> list[Turn]:
 
 
 def make_runs(out: Path, comparison: Comparison) -> list[Path]:
-    """Make every run that is missing; return the folders of the runs that were made.
+    """Make every missing run, and return the folders of these runs.
 
-    Finished runs of an interrupted round are kept. Load and faults come from the round's seed, so they are
-    the same for a design that runs later. A run is repeated if stopping its cluster failed.
+    Finished runs of an interrupted round are kept. A design that runs later has the same load and faults,
+    because both come from the round's seed. A run is repeated if its cluster could not be stopped.
     """
     folders: list[Path] = []
     for round_ in range(ATTEMPTS_MAX):
@@ -124,7 +132,7 @@ def make_runs(out: Path, comparison: Comparison) -> list[Path]:
 
 
 def _make_missing(out: Path, comparison: Comparison, *, attempt_min: int) -> Ending:
-    """Make every missing run once; number the attempts from ``attempt_min`` on."""
+    """Make every missing run once. The first attempt has the number ``attempt_min``."""
     plan = comparison.plan
     number = sum(map(len, blocks_of(plan, comparison.seed)))
     turns = missing_turns(out, comparison)
@@ -168,7 +176,7 @@ def _make_missing(out: Path, comparison: Comparison, *, attempt_min: int) -> End
 
 
 class Ending:
-    """Stops one run's cluster in a second thread, while the next run's cluster starts.
+    """A second thread that stops one run's cluster while the next run's cluster starts.
 
     These two steps may overlap, because only the measurement itself needs a quiet machine.
     """
@@ -190,13 +198,13 @@ class Ending:
             self.wait()
 
     def begin(self, end: Callable[[], list[Path]], what: str) -> None:
-        """Call ``end`` in another thread; ``end`` must stop a run's cluster and return the run's folders."""
+        """Call ``end`` in another thread. ``end`` must stop a run's cluster and return the run's folders."""
         self.wait()
         self._what = what
         self._running = self._pool.submit(end)
 
     def wait(self) -> None:
-        """Wait until the last cluster has stopped; mark its run as void if stopping failed."""
+        """Wait until the last cluster has stopped. Set :attr:`void` if stopping failed."""
         if self._running is None:
             return
         try:
@@ -216,6 +224,6 @@ def _session(given: SessionPlan, comparison: Comparison, teller: Teller) -> Sess
 
 
 def expected_minutes(comparison: Comparison) -> float:
-    """Return the approximate duration of a whole comparison."""
+    """Return the approximate duration of a whole comparison in minutes."""
     turns = [turn for block in blocks_of(comparison.plan, comparison.seed) for turn in block]
     return (expected_s(comparison.plan, turns, done_s=[]) + REPORT_S) / 60

@@ -1,4 +1,7 @@
-"""Choice of a fault's targets, and of the directions of links that the fault cuts (no I/O, no clock)."""
+"""Choice of a fault's targets, and of the directions of links that the fault cuts.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def struck_server(scenario: str, case: str, *, count: int, drawn: int, leader: i
     Args:
         count: Number of servers.
         drawn: Index of a random server.
-        leader: Index of the leader; None if there is none.
+        leader: Index of the leader, or None if there is none.
     """
     if scenario == "nameserver-restarts" or case.startswith("follower-"):
         return (drawn + 1) % count if drawn == leader else drawn
@@ -45,13 +48,13 @@ def struck_server(scenario: str, case: str, *, count: int, drawn: int, leader: i
 def directions(
     kind: Kind, case: str, *, servers: Sequence[str], target: int, brokers: Sequence[str], broker: int | None
 ) -> list[Direction]:
-    """Return the directions (from one process to another) that a fault cuts; empty if the fault cuts no link.
+    """Return the directions (from one process to another) that a fault cuts, if any.
 
     Args:
         servers: Names of the servers, by index.
         target: Index of the server that the fault hits.
         brokers: Names of the brokers, by index.
-        broker: Index of the broker that the fault hits; None if the fault hits only servers.
+        broker: Index of the broker that the fault hits, or None if the fault hits only servers.
     """
     me = servers[target]
     match kind:

@@ -54,7 +54,7 @@ Progress = Callable[[str], None]
 
 
 class Director:
-    """Executes one run's timetable in a thread of its own; another thread supervises the processes.
+    """A thread that executes one run's timetable. Another thread supervises the processes.
 
     Attributes:
         failure: The error that stopped the harness. None if the timetable was executed, or if the servers of
@@ -103,16 +103,16 @@ class Director:
             self._sleep_until(self._start_ns + round(self.plan.warmup_s * 1e9))
             for place, scenario in enumerate(scenarios_of(self.plan, self.series)):
                 if scenario.name == REST:
-                    break  # this scenario is the last one; another part of the harness runs it after the load
+                    break  # another part of the harness runs this last scenario after the end of the load
                 self._chronicle.begins(scenario.name)
                 if place == 0:
-                    # Wait for the simulated brokers: a generator without enough CPU registers them late, and
-                    # the report would count the missing routes as faults of the servers.
+                    # Wait for the simulated brokers. A generator without enough CPU registers them late.
+                    # Without the wait, the report would blame the servers for the missing routes.
                     self._cluster.await_brokers()
                     if scenario.name in DEVICE:
                         self._sleep_until(time.monotonic_ns() + SETTLE_NS)
-                # Stop the observer while costs are measured: it sends 50 queries per second to each server,
-                # which cost more than idle brokers do.
+                # Stop the observer while costs are measured. It sends 50 queries per second to each server,
+                # and these queries cost more CPU time than idle brokers.
                 of_costs = scenario.name in COSTS
                 self._cluster.observe(reading=not of_costs)
                 if of_costs:
@@ -136,7 +136,7 @@ class Director:
                 self.failure = error
             else:
                 self._chronicle.loses_rest(begin_ns, time.monotonic_ns(), reason)
-        # Keep the error for the main thread, which voids the run: this thread ends here.
+        # Keep the error, because this thread ends here. The main thread reads the error and voids the run.
         except Exception as error:
             self.failure = error
 
@@ -159,7 +159,11 @@ class Director:
     # -- new topics ---------------------------------------------------------------------------------------
 
     def _bring_topic(self, scenario: str, n: int, fault: PlannedFault, from_ns: int) -> int:
-        """Create a topic while producers try to send to it; return the end of the observation in ns."""
+        """Create a topic while producers try to send to it.
+
+        Returns:
+            The end of the observation in ns.
+        """
         kind = CASES[scenario][fault.case]
         if kind == "first-send":
             self._let_brokers_make_topics()
@@ -188,7 +192,7 @@ class Director:
         return until_ns
 
     def _let_brokers_make_topics(self) -> None:
-        """Restart the brokers one by one, so that they create a topic when a producer first sends to it."""
+        """Restart the brokers one by one with a setting that lets them create missing topics."""
         brokers = self._cluster.brokers
         for process in brokers:
             process.command = making_topics(process.command)
@@ -202,11 +206,11 @@ class Director:
     # -- faults -------------------------------------------------------------------------------------------
 
     def _strike(self, scenario: str, n: int, fault: PlannedFault, from_ns: int) -> int:
-        """Cause one fault: choose the target, wait, break it, wait, repair it, wait for restarted servers.
+        """Choose a target, cause one fault, repair it, and wait until the repair is complete.
 
         Returns:
-            The end of the fault's window (the time in which its effects are measured) in ns. From the
-            complete repair to this end, the time is fixed; it does not depend on the duration of a restart.
+            The end of the fault's window in ns. The window is the time in which the fault's effects are
+            measured. It ends a fixed time after the complete repair, even if a restart takes long.
         """
         cluster = self._cluster
         kind = CASES[scenario][fault.case]
@@ -267,12 +271,11 @@ class Director:
         return [everybody[struck]]
 
     def _roles(self) -> list[str]:
-        """Return the roles of all servers, as soon as each has a role and there is a leader.
+        """Return the roles of all servers, after each server has reported its role and there is a leader.
 
-        Designs without a leader need no leader here.
-
-        On a busy machine the servers may be electing a leader at this moment. Without this wait, a fault that
-        must hit the leader would hit some other server. After 15 s return the roles as they are.
+        The wait for a leader is only for designs with a leader. On a busy machine, the servers may still be
+        electing a leader. Without this wait, a fault that must hit the leader would hit some other server.
+        After 15 s, return the roles as they are.
         """
         servers = self._cluster.servers
         deadline = time.monotonic() + ROLES_MAX_S
@@ -306,7 +309,7 @@ class Director:
             self._cluster.truth(broker, "cut" if cut else "down", begin_ns)
 
     def _come_back(self, kind: Kind, processes: list[Process], cut: list[Direction]) -> int:
-        """Repair a fault; return the instant at which the repair was complete."""
+        """Repair a fault, and return the instant in ns at which the repair was complete."""
         cluster = self._cluster
         if cut:
             done_ns = cluster.network.heal()
@@ -326,8 +329,8 @@ class Director:
                 process.join()
                 process.launch()
                 self._await_service(process)
-                # Continue only when all servers serve, as an operator would do. Otherwise two servers would
-                # be down at the same time.
+                # Continue only when all servers are ready, as an operator would do. Otherwise two servers
+                # would be down at the same time.
                 self._await_server(cluster.servers.ready, f"{process.name} was not ready")
             return time.monotonic_ns()
         for process in processes:

@@ -1,8 +1,8 @@
-"""Bytes and syncs of servers' files, and sectors that the files' disk has written.
+"""Counts of the bytes and syncs of servers' files, and of the sectors that their disk has written.
 
-The kernel's count for a process (``/proc/PID/io``) is useless: for each small write it adds the size of a
-large folio (many memory pages). Instead each server reports its own bytes, or this module measures the
-server's files.
+The kernel's count for a process (``/proc/PID/io``) is far too high. For a small write, the kernel may add the
+size of a large folio, which is many memory pages. Instead each server reports its own bytes, or this module
+measures the server's files.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ class Written(NamedTuple):
 
 
 def end_of_log(data: bytes | mmap.mmap) -> int:
-    """Return the offset at which the last entry of a ZooKeeper transaction log ends; zeros follow it."""
+    """Return the offset at which the last entry of a ZooKeeper transaction log ends.
+
+    After the last entry, the file has only zeros.
+    """
     place = min(_LOG_HEADER_SIZE, len(data))
     while place + _ENTRY.size <= len(data):
         _, size = _ENTRY.unpack_from(data, place)
@@ -55,13 +58,13 @@ def _end_of(log: Path) -> int:
     with log.open("rb") as file:
         if not file.seek(0, os.SEEK_END):
             return 0
-        # Map the file instead of reading it: the file is 64 MiB long, but nearly all of it is zeros.
+        # Map the file instead of reading it, because nearly all of its 64 MiB are zeros.
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return end_of_log(data)
 
 
 def size_of(folder: Path) -> int:
-    """Return the size of all files below a folder in bytes; 0 if the folder does not exist."""
+    """Return the size of all files below a folder in bytes, or 0 if the folder does not exist."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
@@ -81,7 +84,7 @@ def figures(lines: Iterable[str]) -> dict[str, float]:
 
 
 def sectors_written(folder: Path) -> int | None:
-    """Return the sectors of 512 bytes that the device of a folder has written; None if unknown."""
+    """Return the number of 512-byte sectors that the device of a folder has written, or None if unknown."""
     device = folder.stat().st_dev
     path = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat")
     try:

@@ -4,14 +4,14 @@ Rules that hold for every event:
 
 - Instants are integers of nanoseconds on ``CLOCK_MONOTONIC`` (``time.monotonic_ns()``), which all processes
   of one host share. Compare instants only within a run.
-- Events do not repeat the constants of a run: these are in the run's path and in its manifest, see
-  :mod:`routekeeper.bench.runfolder`.
+- Events do not repeat the constants of a run, because these are in the run's path and in its manifest (see
+  :mod:`routekeeper.bench.runfolder`).
 - An absent value is omitted or ``null``, never 0 or "".
 - A file has one JSON object per line. Each process writes one file for each kind of event.
-- Events do not say if an answer is right: a lookup with any route is ``ok``. The report finds wrong answers
+- Events do not say if an answer is right. A lookup with any route is ``ok``. The report finds wrong answers
   by means of the events :class:`Truth`.
 
-This module reads no clock: the caller passes instants, so a test can set them.
+This module reads no clock. The caller passes instants, so a test can set them.
 """
 
 from pathlib import Path
@@ -34,10 +34,10 @@ Op = Literal["lookup", "newcomer", "announce", "send", "send_once", "first_send"
 Outcome = Literal["ok", "absent", "refused", "error", "unknown"]
 """Result of an operation as its caller sees it.
 
-- ``ok``: the server answered with success; the answer may still be wrong.
+- ``ok``: the server answered with success. The answer may still be wrong.
 - ``absent``: the server answered that there is no such route.
 - ``refused``: the server said that it did not do the operation (``[NO_QUORUM]``, busy).
-- ``error``: the operation was certainly not done, for another reason: the caller could send nothing, or the
+- ``error``: the operation was certainly not done, because the caller could send nothing, or because the
   answer has an error code.
 - ``unknown``: the caller sent a request and got no answer by the deadline. A write may have been applied or
   not.
@@ -51,17 +51,17 @@ Observer = Literal["nameserver", "client"]
 ViewState = Literal["routed", "absent", "refused", "silent", "end"]
 
 SIMULATED_FROM: Final = 100
-"""Lowest number of a broker that the generator simulates; the numbers of real brokers begin at 0."""
+"""Lowest number of a broker that the generator simulates. The numbers of real brokers begin at 0."""
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One operation of the load; operations with errors and unknown outcomes are recorded, too."""
+    """One operation of the load. Operations with errors and unknown outcomes are recorded, too."""
 
     op: Op
     user: int
     """Number of the simulated user, unique within the run."""
     target: int | None = None
-    """Index of the server that was asked last; for a message, index of the broker."""
+    """Index of the server that was asked last. For a message, it is the index of the broker."""
     due_ns: int
     """Instant at which the open-loop schedule planned the operation. Latency counts from here."""
     sent_ns: int
@@ -75,16 +75,16 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     remark: str | None = None
     topic: str | None = None
     brokers: list[int] | None = None
-    """Brokers that the answer lists for the topic, ascending; null without an answer."""
+    """Brokers that the answer lists for the topic, ascending, or null without an answer."""
     version: int | None = None
     """Version of a topic whose route changes: from a lookup's answer or a broker's announcement."""
     change: int | None = None
-    """Number of the route change that an announcement carried; null for a heartbeat without a change."""
+    """Number of the route change that an announcement carried, or null for a heartbeat without a change."""
     attempts: int = 1
     message: int | None = None
     """For a send, number of the message, unique within the run."""
     client_side: str | None = None
-    """Group of clients to which the user belongs in a partition; null if the user reaches all processes."""
+    """Group of clients to which the user belongs in a partition. Null if the user reaches all processes."""
 
 
 class Truth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -104,7 +104,7 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The route of a topic as one client or server shows it from some instant on; one row for each change.
+    """The route of a topic as one client or server shows it from some instant on. Each change has one row.
 
     The change happened in the interval ``(unseen_ns, seen_ns]``. The route is valid until the next row of the
     same observer, index and topic. The state ``end`` only marks the end of the observation.
@@ -117,7 +117,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     brokers: list[int] | None = None
     version: int | None = None
     unseen_ns: int | None = None
-    """Last instant at which the earlier route was certainly shown; null for the first row.
+    """Last instant at which the earlier route was certainly shown, or null for the first row.
 
     For a server, the observer sent at this instant its last query whose answer had the earlier route.
     """
@@ -126,7 +126,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One fault that the harness caused; its effects are measured in ``[begin_ns, until_ns)``."""
+    """One fault that the harness caused. Its effects are measured in ``[begin_ns, until_ns)``."""
 
     n: int
     kind: str
@@ -138,23 +138,23 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cut: list[list[str]] | None = None
     """Directions ``[from, to]`` between two processes, on which no bytes pass during the fault."""
     from_ns: int
-    """Start of the quiet time ``[from_ns, begin_ns)``; the report compares the fault with this time."""
+    """Start of the quiet time ``[from_ns, begin_ns)``. The report compares the fault with this time."""
     begin_ns: int
     """Instant just before the first signal or cut."""
     healed_ns: int | None = None
     """Instant at which the harness ended the fault: it healed the links, continued the process, or began to
     restart it."""
     end_ns: int | None = None
-    """Instant at which the last restarted process was ready; ``healed_ns`` if no process restarts."""
+    """Instant at which the last restarted process was ready, or ``healed_ns`` if no process restarts."""
     until_ns: int
 
 
 class ProcessSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Resources that one process had used at one instant.
 
-    The CPU time of a role (such as ``broker``) in an interval is a sum over pids: CPU in the last row minus
-    CPU in the first row. In a row ``start`` the CPU is 0, and in a row ``exit`` it is exact. So processes
-    that start or end in the interval are counted in full.
+    The CPU time of a role (such as ``broker``) in an interval is a sum over pids. Each summand is the CPU
+    time in the last row minus the CPU time in the first row. In a row ``start`` the CPU time is 0, and in a
+    row ``exit`` it is exact. So processes that start or end in the interval are counted in full.
     """
 
     role: Role
@@ -167,7 +167,7 @@ class ProcessSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     rss_bytes: int
     threads: int | None = None
     code: int | None = None
-    """Exit code in a row ``exit``; negative if a signal ended the process."""
+    """Exit code in a row ``exit``. It is negative if a signal ended the process."""
     wanted: bool | None = None
     """In a row ``exit``, true if the harness ended the process on purpose."""
 
@@ -180,7 +180,7 @@ class DiskSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     role: Role
     index: int
-    """Index of the server; 0 for the ``machine``."""
+    """Index of the server, or 0 for the ``machine``."""
     t_ns: int
     """Start or end of a measured interval. The harness asks for the counts just before the interval begins
     and just after it ends, so that these requests cost nothing within the interval."""
@@ -203,7 +203,7 @@ class LinkSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One delivery of a message to a consumer; if a message is delivered twice, there are two rows."""
+    """One delivery of a message to a consumer. If a message is delivered twice, there are two rows."""
 
     message: int
     user: int
@@ -244,5 +244,5 @@ def event_file(folder: Path, kind: type[Event], process: str) -> Path:
 
 
 def event_files(folder: Path, kind: type[Event]) -> list[Path]:
-    """Return the files in a run folder with events of ``kind``, sorted; an empty list if there are none."""
+    """Return the files in a run folder with events of ``kind``, sorted by name."""
     return sorted(folder.glob(f"{FILE_PREFIX[kind]}-*.jsonl"))

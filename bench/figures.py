@@ -1,4 +1,7 @@
-"""Statistics of raw latencies, and lines of text for the results (no I/O, no clock)."""
+"""Statistics of raw latencies, and lines of text for the results.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
     Args:
         ordered: All values, ascending.
-        share: Number from 0 to 1; 0.99 for the 99th percentile.
+        share: Number from 0 to 1, such as 0.99 for the 99th percentile.
     """
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
@@ -35,16 +38,17 @@ def spread(values: Sequence[float], form: str) -> str:
 
 
 def paired(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
-    """Return the median of ``ours / theirs`` over all rounds; None if there are no rounds.
+    """Return the median of ``ours / theirs`` over all rounds, or None if there are no rounds.
 
-    A disturbance that lasts for a whole round changes both values alike, so the ratio stays the same.
+    If a disturbance lasts for a whole round, it changes both values in the same proportion. So their ratio
+    stays the same.
     """
     pairs = [a / b for a, b in zip(ours, theirs, strict=False) if b]
     return statistics.median(pairs) if pairs else None
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % confidence interval of the median; its ends are two of the values.
+    """Return the 95 % confidence interval of the median. Both ends are elements of ``values``.
 
     The result is valid only for 6 or more values.
     """
@@ -55,7 +59,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table; the first column is aligned left, all other columns right."""
+    """Return the lines of a table. The first column is aligned left, all other columns right."""
     widths = [max(len(line[column]) for line in (heads, *rows)) for column in range(len(heads))]
     return [
         "  ".join(

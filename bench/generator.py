@@ -1,7 +1,7 @@
 """The load of the comparison: Locust users that work with every compared design and record each operation.
 
 :mod:`routekeeper.bench.cluster` starts this file as ``locust --headless -f bench/generator.py --bench-config
-FILE``. All users of one kind share one open-loop schedule: a user that is free takes the next due operation.
+FILE``. All users of one kind share one open-loop schedule. A user that is free takes the next due operation.
 Latency counts from the due instant, so a stalled server causes latency and not fewer requests. Users keep
 their connections and sessions until some time after the last scenario.
 """
@@ -77,7 +77,7 @@ AWAIT_S: Final = 0.01
 #: Interval in s between a producer's attempts to send to a new topic. The producers' first attempts are
 #: spread evenly over this interval.
 FIRST_SEND_EVERY_S: Final = 0.1
-#: Messages to new topics are numbered from here on; messages to other topics have lower numbers.
+#: Lowest number of a message to a new topic. Messages to other topics have lower numbers.
 FIRST_MESSAGES_FROM: Final = 1_000_000_000
 #: Name of the message property that holds a message's number.
 MESSAGE_NUMBER: Final = "benchNumber"
@@ -86,7 +86,7 @@ MESSAGE_NUMBER: Final = "benchNumber"
 def arm_of(config: ArmConfig) -> Arm:
     """Return the part of a design that simulated clients and brokers use.
 
-    It waits by gevent, so that other greenlets run in the meantime.
+    The clients and brokers wait by gevent, so that other greenlets run in the meantime.
     """
     if config.kind == "zookeeper":
         return ZooKeeperArm(config, Waits(SequentialGeventHandler, (gevent.Timeout,)))
@@ -139,7 +139,7 @@ class Generator:
         return made
 
     def await_end(self, path: Path) -> None:
-        """Wait until the harness announces the end of the load; then stop all users after a fixed time."""
+        """Wait until the harness announces the end of the load, and stop all users ``linger_ns`` later."""
         while not path.exists():
             gevent.sleep(AWAIT_S)
         end_ns = int(path.read_text())
@@ -161,7 +161,7 @@ class Generator:
         return gone
 
     def await_beginnings(self, path: Path) -> None:
-        """Wait for the announcement of each new topic; then let every producer try to send to the topic."""
+        """Wait for the announcement of each new topic, and let every producer try to send to the topic."""
         for topic in self.config.new_topics:
             signal = begin_path(path, topic)
             while not signal.exists():
@@ -176,7 +176,7 @@ class Generator:
         return side_of(number, self.config.arm.sides)
 
     def number(self, kind: str) -> int:
-        """Return the next number for a user of this kind, from 0."""
+        """Return the next free number for a user of this kind. The first number is 0."""
         return next(self.counters.setdefault(kind, itertools.count()))
 
     def record(self, operation: Operation) -> None:
@@ -196,7 +196,7 @@ class Generator:
             self.log.flush()
 
     def leave(self) -> None:
-        """Remove one user; after the last user, end all observations, close the log, end the process."""
+        """Remove one user. After the last user, end all observations and the process."""
         self.active -= 1
         if self.active == 0:
             for clients in self.producers.values():
@@ -209,7 +209,7 @@ class Generator:
 
 
 class ObservedClient:
-    """A client of the load. It records each change of the routes that it caches."""
+    """A client of the load that records each change of its cached routes."""
 
     def __init__(self, generator: Generator, op: str, number: int) -> None:
         self.side = generator.side(number)
@@ -241,8 +241,7 @@ class ObservedClient:
         """Ask for the routes after ``after_s`` seconds, and then once in each period.
 
         ``after_s`` is random, as in a real installation, unless ``clients_together`` is set. Clients that
-        start together always poll together, so all of them learn of a change at the same time. The time until
-        then is random, up to one period, and does not depend on the number of clients.
+        start together also poll together, so a change reaches all of them at the same time.
         """
         gevent.sleep(after_s)
         if self._ended:
@@ -410,7 +409,10 @@ def view_of(topic: str, route: TopicRouteData | None) -> tuple[ViewState, list[i
 
 
 class Shared:
-    """Holds the generator that all users share. Locust creates the users, so they get no argument from us."""
+    """A global place for the generator that all users share.
+
+    Locust creates the users, so our code cannot pass the generator to their constructors.
+    """
 
     generator: Generator
 
@@ -424,8 +426,8 @@ def add_arguments(parser: Any) -> None:
 def open_log(environment: Any, **_: Any) -> None:
     path = Path(environment.parsed_options.bench_config)
     print("generator ready", flush=True)
-    # Print "ready" only now, when all modules are loaded. The harness then writes the configuration, which
-    # has the instant at which the load begins.
+    # At this point all modules are loaded. After "ready", the harness writes the configuration with the
+    # instant at which the load begins.
     while not path.exists():
         gevent.sleep(AWAIT_S)
     config = msgspec.json.decode(path.read_bytes(), type=GeneratorConfig)
@@ -441,7 +443,7 @@ def open_log(environment: Any, **_: Any) -> None:
 
 @events.user_error.add_listener  # type: ignore[untyped-decorator]
 def void_run(exception: Exception, **_: Any) -> None:
-    """Mark the run as void: an exception in a user is a bug of the harness, not of the servers."""
+    """End the run as void, because an exception in a user is a bug of the harness, not of the servers."""
     Shared.generator.environment.process_exit_code = 3
     Shared.generator.environment.runner.quit()
 
@@ -453,7 +455,7 @@ def sleep_until(instant_ns: int) -> None:
 
 
 class Staying(User):
-    """A user that runs until the generator ends all users; it has access to the generator."""
+    """A user that runs until the generator ends all users."""
 
     abstract = True
     wait_time = constant(0)
@@ -467,7 +469,7 @@ class Staying(User):
         self.prepare()
 
     def prepare(self) -> None:
-        """Create this user's objects; called inside the user's own greenlet."""
+        """Create this user's objects. Locust calls this method inside the user's own greenlet."""
 
     def stay(self) -> NoReturn:
         """Wait until all users may end, then end this user."""
@@ -488,7 +490,7 @@ class Paced(Staying):
 
     @abstractmethod
     def operate(self, number: int, due_ns: int, chosen: Any) -> Operation:
-        """Do one operation now and return its event; the caller sets the event's field ``queued``."""
+        """Do one operation now and return its event. The caller sets the event's field ``queued``."""
 
     @task
     def go_on(self) -> None:
@@ -542,7 +544,7 @@ class Lookup(Paced):
 
 
 class Newcomer(Paced):
-    """A user that connects to one server as a new client; it goes through the servers round robin."""
+    """A user that connects as a new client to one server, and the next time to the next server."""
 
     op = "newcomer"
 
@@ -583,8 +585,8 @@ class SenderOnce(Sender):
 class SimulatedBroker(Staying):
     """A broker that registers each period, and also when a change of one of its topics is due.
 
-    A registration does not wait for the answer to an earlier one. So a silent nameserver does not delay the
-    broker's registrations with other nameservers.
+    A registration does not wait for the answer to an earlier registration. So a silent nameserver does not
+    delay the broker's registrations with other nameservers.
     """
 
     op = "announce"
@@ -592,8 +594,8 @@ class SimulatedBroker(Staying):
     def prepare(self) -> None:
         config = self.config
         self.index = SIMULATED_FROM + self.place
-        # Give the brokers different phases, so that all brokers together make changes at even intervals. Then
-        # at least one change falls into a short outage.
+        # Give the brokers different phases, so that the changes of all brokers come at even intervals.
+        # Otherwise a short outage might contain no change, and its effect on changes would not be measured.
         self.own = self.generator.arrivals(
             f"change {self.index}",
             config.load.change_per_s / config.load.sim_brokers,
@@ -603,9 +605,8 @@ class SimulatedBroker(Staying):
         self.side = self.generator.side(self.place)
         self.session: BrokerSession = self.generator.arm.broker(self.side)
         self.version = 1
-        # A nameserver does not read the topics of a registration if it already has their DataVersion. A
-        # broker of an earlier run may have had the same name and version, so make the DataVersion differ by
-        # the time stamp in it.
+        # A nameserver ignores the topics of a registration if it already has their DataVersion. A broker of
+        # an earlier run may have had the same name and version. The time stamp makes the DataVersion unique.
         self.stamp = time.time_ns() // 1_000_000
         self.steady = {
             f"sim-{self.index}-{number}": 4 for number in range(config.load.topics_per_sim_broker - 1)

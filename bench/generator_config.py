@@ -1,4 +1,7 @@
-"""Configuration of the load generator, which the harness writes (no I/O, no clock)."""
+"""Configuration of the load generator, which the harness writes.
+
+This module does no I/O and reads no clock.
+"""
 
 from pathlib import Path
 from typing import Final
@@ -16,7 +19,7 @@ RETRIES: Final = 2
 class GeneratorConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Configuration of the load generator.
 
-    The harness writes the configuration into a file as JSON; the generator waits for this file.
+    The harness writes the configuration into a file as JSON. The generator waits for this file.
     """
 
     folder: str
@@ -28,9 +31,9 @@ class GeneratorConfig(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     start_ns: int
     new_topics: list[str]
-    """Topics that are created during the run, each at the instant in the file at :func:`begin_path`."""
+    """Topics that are created during the run. The file at :func:`begin_path` has the instant of creation."""
     linger_ns: int
-    """Time in ns for which users stay after the end of the load, which is in the file at :func:`end_path`."""
+    """Time in ns for which users stay connected after the end of the load (see :func:`end_path`)."""
 
 
 def end_path(config: Path) -> Path:
@@ -81,7 +84,7 @@ def observed_topics(load: Load) -> list[str]:
 
 
 def paced(load: Load) -> dict[Op, tuple[float, list[str]]]:
-    """Return the rate per second and the topics of each kind of operation over lasting connections."""
+    """Return the rate per second and the topics of each kind of operation that reuses its connection."""
     topics = [topic_name(number) for number in range(load.topics)]
     return {
         "lookup": (load.lookup_per_s, [*topics, *observed_topics(load)]),
@@ -96,5 +99,5 @@ def is_versioned(topic: str) -> bool:
 
 
 def sim_addr(index: int) -> str:
-    """Return the address that a simulated broker announces; no client connects to it."""
+    """Return the address that a simulated broker announces. No client connects to this address."""
     return f"127.0.0.1:{40_000 + index}"

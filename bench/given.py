@@ -1,4 +1,4 @@
-"""A cluster that other people run, named by its addresses (no I/O, no clock)."""
+"""A cluster that other people run, described by its addresses. This module does no I/O and reads no clock."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     servers: list[str]
     """Address ``host:port`` of each nameserver for RocketMQ's protocol."""
     http: list[str] = []
-    """HTTP address of each nameserver, in the order of ``servers``; empty if HTTP must not be used."""
+    """HTTP address of each nameserver, in the order of ``servers``. Empty if HTTP must not be used."""
 
 
 def given_cluster(arm: str | None, servers: Sequence[str], http: Sequence[str]) -> Given:
     """Check the flags that describe a cluster, and return the cluster.
 
     Raises:
-        PlanError: If a flag is missing or has a wrong value; the message names the flag.
+        PlanError: If a flag is missing or has a wrong value. The message names the flag.
     """
     kind = next((known for known in ARMS if known == arm), None)
     if kind is None:
@@ -51,7 +51,7 @@ def plan_for(plan: Plan, given: Given) -> Plan:
     """Return the plan with the design and the number of servers of a cluster that other people run.
 
     Raises:
-        PlanError: If the plan has faults: the harness must not damage such a cluster.
+        PlanError: If the plan has faults, because the harness must not damage such a cluster.
     """
     for scenario in plan.scenarios:
         if scenario.faults:

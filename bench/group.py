@@ -1,4 +1,7 @@
-"""The servers of one design, started without the comparison's harness, and the resources that they use."""
+"""The servers of one design (such as raft mode or ZooKeeper), and the resources that they use.
+
+The servers are started without the harness of the comparison.
+"""
 
 from __future__ import annotations
 
@@ -60,18 +63,19 @@ class Group(Protocol):
     def version(self) -> str: ...
 
     def leader(self) -> int | None:
-        """Return the index of the leader; None if there is none."""
+        """Return the index of the leader, or None if there is no leader."""
         ...
 
     def epoch(self) -> int | None:
-        """Return the number of the newest term or epoch; None without elections or without an answer.
+        """Return the number of the newest term or epoch.
 
         Each leader begins a new term, so the difference of two results is the number of changes of leader.
+        Return None if the design has no elections, or if no server answers.
         """
         ...
 
     def kill_and_restart(self) -> None:
-        """Kill all servers and restart them with the same folders; return before they serve."""
+        """Kill all servers and restart them with the same folders, without a wait until they are ready."""
         ...
 
     def log_tail(self, index: int) -> str: ...
@@ -80,9 +84,8 @@ class Group(Protocol):
 def cpu_s(pid: int) -> float:
     """Return the user and system time that a process has used since its start, in seconds.
 
-    The time includes all threads, and is exact to the nanosecond.
-
-    Source: clock_getcpuclockid(3), as glibc computes the id; Linux only. /proc counts in ticks of 10 ms.
+    The time includes all threads, and has a resolution of 1 ns. The times in ``/proc`` have a resolution of
+    only 10 ms. The clock id is computed as in glibc's clock_getcpuclockid(3), for Linux only.
     """
     return time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)
 
@@ -102,7 +105,7 @@ def largest_memory_mb(group: Group) -> list[float]:
 
 
 def usages(group: Group) -> list[dict[str, Any] | None]:
-    """Return CPU time and memory of each server's process: CPU time since the process began, memory now.
+    """Return the CPU time of each server's process since its start, and its present memory.
 
     The list has None for a process that has ended.
     """
@@ -127,7 +130,7 @@ def heap_kept(group: Group) -> dict[str, float]:
     try:
         kept = [live_bytes(class_histogram(pid)) for pid in group.pids]
     except (subprocess.SubprocessError, ValueError):
-        # Return no figure instead of an error: the other figures of the measurement are still useful.
+        # Leave this figure out, because an error here would also lose the other figures of the measurement.
         return {}
     return {"heap_kept_mb": max(kept) / _MB}
 
@@ -139,7 +142,7 @@ def class_histogram(pid: int) -> str:
 
 
 def live_bytes(histogram: str) -> int:
-    """Return the total bytes of a class histogram; a JVM collects its garbage before it makes the histogram.
+    """Return the total bytes in a class histogram, which is the size of the heap after a garbage collection.
 
     Raises:
         ValueError: If the histogram has no total.

@@ -1,9 +1,9 @@
 """A program that delays the packets of a TUN device: ``python -m routekeeper.bench.held_back``.
 
 It runs in a network namespace whose routes send packets into the device. The program drops a share of these
-packets, and writes the others into the device again after the delay. The namespace's rules then send them to
-the namespace's interface. The program needs root. It waits by ``select``, because Python's ``epoll`` and
-``poll`` round to whole milliseconds.
+packets, and writes the remaining packets into the device again after the delay. The namespace's rules then
+send them to the namespace's interface. The program needs root. It waits by ``select``, because Python's
+``epoll`` and ``poll`` round to whole milliseconds.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _TUN_WITHOUT_HEADER: Final = 0x1001
 
 
 def open_device(name: str) -> int:
-    """Create a TUN device and return its file descriptor; closing the descriptor removes the device."""
+    """Create a TUN device and return its file descriptor. The kernel removes the device on close."""
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(device, _SET_INTERFACE, struct.pack("16sH22x", name.encode(), _TUN_WITHOUT_HEADER))
     return device
 
 
 def hold_back(device: int, *, delay_s: float, loss: float, chance: random.Random) -> None:
-    """Forward packets in order, each after ``delay_s``; drop a random share ``loss`` of the packets."""
+    """Forward packets in order, each after ``delay_s``. Drop a random share ``loss`` of the packets."""
     held: deque[tuple[float, bytes]] = deque()
     while True:
         left_s = max(0.0, held[0][0] - time.monotonic()) if held else None
@@ -49,7 +49,7 @@ def hold_back(device: int, *, delay_s: float, loss: float, chance: random.Random
             try:
                 os.write(device, held.popleft()[1])
             except BlockingIOError:
-                pass  # the kernel's queue is full: drop the packet, as a router does
+                pass  # the kernel's queue is full, so drop the packet, as a router does
 
 
 def main() -> None:

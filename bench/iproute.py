@@ -1,7 +1,8 @@
-"""Network namespaces that iproute2 makes; this needs root.
+"""Network namespaces that iproute2 makes, which needs root.
 
-The names of one set of namespaces begin with the set's tag: ``rkb``, the pid of the process that made the
-set, and the number of the set. If a process is killed, its namespaces remain; the next process removes them.
+The names of one set of namespaces begin with the set's tag. The tag consists of ``rkb``, the pid of the
+process that made the set, and the number of the set. The namespaces of a killed process remain until another
+process removes them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _own: Final[set[str]] = set()
 
 
 def new_tag() -> str:
-    """Return the tag of a new set of namespaces; :func:`remove` releases the tag."""
+    """Return the tag of a new set of namespaces. :func:`remove` releases the tag."""
     _remove(_is_left)
     tag = f"rkb{os.getpid()}-{next(_numbers)}"
     _own.add(tag)
@@ -35,7 +36,7 @@ def new_tag() -> str:
 def claimed_subnet(tag: str) -> int:
     """Add a route to a subnet that no other set of namespaces uses, and return the subnet.
 
-    The kernel refuses a second route to the same subnet, so two sets cannot get the same one.
+    The kernel refuses a second route to the same subnet, so two sets cannot get the same subnet.
 
     Args:
         tag: Tag of the set, which is also the name of the interface of the route.
@@ -52,7 +53,7 @@ def claimed_subnet(tag: str) -> int:
 
 
 def remove(tag: str) -> None:
-    """Remove a set's namespaces; the kernel then removes their interfaces, routes and rules."""
+    """Remove a set's namespaces. The kernel then removes their interfaces, routes and rules."""
     _remove(lambda other, pid: other == tag)
     _own.discard(tag)
 
@@ -69,8 +70,8 @@ def _remove(chosen: Callable[[str, int], bool]) -> None:
         for name in listed
         if (tag := _TAG.match(name)) is not None and chosen(tag[1], int(tag[2]))
     ]
-    # Also remove the interface that has the tag as its name. The kernel removes it, too, but only some time
-    # after the other interface of the pair.
+    # Also remove the interface that has the tag as its name. The kernel removes this interface only some time
+    # after the other interface of the pair, and until then its name is in use.
     lines = [f"link del {tag}" for tag in {tag for _, tag in found}]
     lines += [f"netns del {name}" for name, _ in found]
     run(["ip", "-force", "-batch", "-"], lines, check=False)
@@ -95,7 +96,7 @@ def run(command: Sequence[str], lines: Sequence[str] = (), *, check: bool = True
     """Run a command with ``lines`` as its input, and return its output.
 
     Raises:
-        ClusterError: If the command fails; the message is the first line of its error output.
+        ClusterError: If the command fails. The message is the first line of the command's error output.
     """
     given = "".join(f"{line}\n" for line in lines)
     done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)

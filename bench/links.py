@@ -7,9 +7,9 @@ an address, the first frame of the connection names the process.
 
 A cut by the proxy differs from a cut of a real network in two ways:
 
-- The proxy still accepts connections, while at a real cut a client would repeat its first packet.
-- Bytes that were sent during the cut arrive at once when the cut ends, while TCP would wait until its next
-  repetition.
+- The proxy still accepts connections. At a real cut, a client would repeat its first packet.
+- Bytes that were sent during the cut arrive at once when the cut ends. At a real cut, TCP would wait until
+  its next repetition.
 
 A delay by the proxy holds each byte back for a given time, separately in each direction. A new connection
 reaches its acceptor when the three packets of TCP's handshake would have passed. So the first answer on this
@@ -43,7 +43,8 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     dialler: str | None = None
     """Name of the process that connects to this address.
 
-    It is null if several processes connect to this address; then a connection's first frame has the name.
+    It is null if several processes connect to this address. In this case a connection's first frame has the
+    name.
     """
     peek: Literal["raft"] | None = None
     names: dict[str, str] = {}
@@ -54,8 +55,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     """One line of JSON to the proxy, which answers each command with one :class:`Done`.
 
     - ``cut``: pass no bytes in these directions.
-    - ``heal``: end all cuts; delays stay.
-    - ``delay``: hold each byte of these directions back for ``delay_ms`` from now on; 0 ends their delay.
+    - ``heal``: end all cuts. Delays stay.
+    - ``delay``: hold each byte of these directions back for ``delay_ms`` from now on. 0 ends their delay.
       Bytes that the proxy holds already still arrive in their order and at their time.
     - ``count``: return the number of bytes that have passed each link.
     - ``look``: return for each direction whether it passes bytes, and its delay.
@@ -97,12 +98,12 @@ class Passes(msgspec.Struct, frozen=True, kw_only=True):
     dialler: str
     acceptor: str
     forward: GateState
-    """State of the direction from the dialler to the acceptor; ``back`` is the opposite direction."""
+    """State of the direction from the dialler to the acceptor. ``back`` is the opposite direction."""
     back: GateState
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a command; ``t_ns`` is the instant at which the command was complete."""
+    """The answer to a command. ``t_ns`` is the instant at which the command was complete."""
 
     t_ns: int
     number: int = 0

@@ -51,7 +51,7 @@ def versions() -> dict[str, str]:
 
 @cache
 def commit() -> str:
-    """Return the checkout's commit, with ``+`` if files were changed; ``unknown`` outside a checkout."""
+    """Return the checkout's commit, with ``+`` if files were changed, or ``unknown`` outside a checkout."""
     root = Path(__file__).resolve().parents[1]
     try:
         head = _git(root, "rev-parse", "--short=12", "HEAD")

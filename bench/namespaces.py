@@ -1,11 +1,11 @@
 """The network namespaces, addresses and routing rules of a cluster whose links are cut by the kernel.
 
-This module does no I/O and reads no clock; other code executes the commands that it returns.
+This module does no I/O and reads no clock. Other code executes the commands that this module returns.
 
-Each server and each broker has a network namespace of its own; all clients together have one namespace. A
+Each server and each broker has a network namespace of its own. All clients together have one namespace. A
 router, which is also a namespace, connects all these namespaces with each other and with the harness (the
 program that runs the benchmark). Each connection to the router is a pair of interfaces. The router knows a
-packet's sender by the interface, and its receiver by the address.
+packet's sender by the interface, and the packet's receiver by the address.
 
 The clients form two groups (:data:`routekeeper.bench.cuts.SIDES`), because a network partition puts the
 groups on different sides. All clients are in one process, but each group has a network interface of its own.
@@ -44,7 +44,7 @@ class Namespaces:
     """Network namespaces of a cluster's processes.
 
     Attributes:
-        tag: Text that makes the names of this cluster unique; also the name of the harness's interface.
+        tag: Text that makes the names of this cluster unique. It is also the name of the harness's interface.
         names: Names of servers and brokers.
     """
 

@@ -1,4 +1,4 @@
-"""The network of a run, whose links a proxy of ours or the kernel can cut."""
+"""The network of a run. Our proxy or the kernel can cut its links."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ class Network(abc.ABC):
 
     @abc.abstractmethod
     def carriers(self) -> list[Process]:
-        """Return the processes that carry links, without starting them.
+        """Return the processes that carry links, not yet started.
 
         After this call no link can be added.
         """
 
     @abc.abstractmethod
     def cut(self, directions: Sequence[Direction]) -> int:
-        """Cut these directions, each from its first to its second process; return the instant in ns."""
+        """Cut these directions, each from its first to its second process. Return the instant in ns."""
 
     @abc.abstractmethod
     def heal(self) -> int:
-        """End all cuts; return the instant in ns at which the links were open again."""
+        """End all cuts. Return the instant in ns at which the links were open again."""
 
     def delay(self, directions: Sequence[Direction], delay_ms: float, *, loss: float = 0.0) -> None:
         """Delay packets in these directions, and drop the share ``loss`` of them.
@@ -74,7 +74,7 @@ class Network(abc.ABC):
 
     @abc.abstractmethod
     def counts(self) -> list[Count]:
-        """Return the number of bytes that have passed each link; an empty list if links are not counted."""
+        """Return the number of bytes that have passed each link, or an empty list if they are not counted."""
 
     def look(self, timeout_s: float) -> list[Passes]:
         """Return the state of each link.

@@ -49,7 +49,7 @@ class ObserverConfig(msgspec.Struct, frozen=True, kw_only=True):
     period_s: float = 0.02
     """Pause in s between two readings of all topics at a server.
 
-    A change is noticed up to this much later.
+    The observer notices a change at most one pause late.
     """
 
 
@@ -57,7 +57,7 @@ Shown = tuple[ViewState, list[int] | None, int | None]
 
 
 class NameserverReader:
-    """One connection for route queries. If the connection breaks, the next query opens it again."""
+    """One connection for route queries. After a lost connection, the next query opens a new connection."""
 
     def __init__(self, addr: str) -> None:
         host, _, port = addr.rpartition(":")
@@ -127,10 +127,10 @@ async def watch_nameserver(index: int, config: ObserverConfig, log: EventLog, vi
 
 
 class ZooKeeperReader:
-    """One session with one ZooKeeper server; it reads the nodes that show clients a topic's brokers."""
+    """A session with one ZooKeeper server, which reads the nodes that list a topic's brokers."""
 
     def __init__(self, addr: str, session_s: float, reconnect_s: float) -> None:
-        # Imported here: only the design ZooKeeper needs kazoo.
+        # Imported here, because only the design ZooKeeper needs kazoo.
         from routekeeper.bench.arms.zookeeper import connect
 
         self._addr = addr
@@ -181,7 +181,7 @@ def watch_zookeeper(
 
 
 class Observer:
-    """The tasks or threads that read the routes of all servers; they start and stop together."""
+    """The tasks or threads that read the routes of all servers. They start and stop together."""
 
     def __init__(self, config: ObserverConfig, log: EventLog) -> None:
         self._config = config
@@ -210,7 +210,7 @@ class Observer:
             await watch_nameserver(index, config, log, views)
 
     async def rest(self) -> None:
-        """Stop reading, close the connections, and record for each topic when its observation ended."""
+        """Stop reading, close the connections, and record the end of each topic's observation."""
         self._ending.set()
         if self._config.kind != "zookeeper":
             for task in self._readers:
@@ -225,7 +225,7 @@ class Observer:
 
 
 async def observe(config: ObserverConfig) -> None:
-    """Read routes until SIGTERM; print a line whenever reading has started or stopped."""
+    """Read routes until SIGTERM. Print a line whenever reading has started or stopped."""
     wanted: asyncio.Queue[signal.Signals] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):

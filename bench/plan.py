@@ -1,4 +1,4 @@
-"""The plan of a comparison: reads ``plans/NAME.toml``, checks the values, and computes durations."""
+"""The plan of a comparison, read from ``plans/NAME.toml``, with checks of its values and its durations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Kind = Literal[
 - ``cable``: cuts both directions of every link of a process.
 - ``oneway``: cuts only the directions in which a process sends.
 - ``partition``: cuts the links between groups of processes.
-- ``empty``: SIGKILL; the process starts again with an empty disk.
+- ``empty``: SIGKILL and a restart with an empty disk.
 - ``rolling``: SIGTERM and a restart of each server, one after the other.
 - ``update-topic``: the harness creates a topic on each broker. This hits no process.
 - ``first-send``: producers send to a topic that does not exist, and the brokers create it. This hits no
@@ -54,7 +54,7 @@ NEW_TOPIC: Final = "new-topic"
 the scenario ``REST`` may follow."""
 
 REST: Final = "rest"
-"""Name of the scenario that is always the last one. All users have left; brokers and servers are at rest."""
+"""Name of the last scenario. All users have left, and brokers and servers are at rest."""
 
 SWEEPS: Final[dict[str, tuple[str, str]]] = {
     f"{who}-{length}": (who, length) for who in ("leader", "follower") for length in ("half", "twice", "four")
@@ -88,7 +88,7 @@ COSTS: Final = ("quiet", "idle-300", REST)
 """Scenarios in which the servers' use of resources is measured. During them only the load sends requests."""
 
 DEVICE: Final = ("idle-300",)
-"""Scenarios in which only the servers write to the disk, so that all written sectors are the servers'."""
+"""Scenarios in which only the servers write to the disk, so that all written sectors belong to them."""
 
 REAL_KINDS: Final[tuple[Kind, ...]] = ("kill", "freeze", "empty", "rolling")
 """Kinds of server faults that are possible with RocketMQ's own brokers and clients.
@@ -105,7 +105,7 @@ _CONNECT_AGAIN_S: Final = 1.0
 
 
 def strikes_broker(scenario: str, case: str) -> bool:
-    """Return True if the fault of a case hits a broker; other faults hit servers."""
+    """Return True if the fault of a case hits a broker, and False if it hits servers."""
     return scenario == "broker-dies" or case in ("broker-kill", "broker-cable")
 
 
@@ -131,9 +131,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     change_per_s: float
     """Route changes per second, by all simulated brokers together."""
     lookup_clients: int
-    """Number of clients with connections of their own; the users that look up routes share these clients."""
+    """Number of clients with connections of their own. The users that look up routes share these clients."""
     send_clients: int
-    """Number of producers for each of the two kinds of sends; changes in their route caches are recorded."""
+    """Number of producers for each of the two kinds of sends. Changes in their route caches are recorded."""
     sim_brokers: int
     observed_sims: int
     """Number of simulated brokers whose changing topic the harness observes, at servers and at clients."""
@@ -144,13 +144,13 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     consumers: int = 0
     """Number of consumers that read the sent messages. The consumers form one group and share no client."""
     clients_together: bool = False
-    """True if all clients ask for routes at the same instants; else each client has a phase of its own."""
+    """True if all clients ask for routes at the same instants. Otherwise each client has its own phase."""
 
     def users(self, op: str) -> int:
         """Return the number of users that share the schedule of a kind of operation.
 
-        It is the number that is needed if every operation takes its longest time, plus a quarter. So an
-        operation never waits for a free user.
+        The number is 1.25 times the number of users that are busy if every operation runs into its time
+        limit. So an operation never waits for a free user.
         """
         rate_per_s, time_outs = {
             "lookup": (self.lookup_per_s, 1),
@@ -163,7 +163,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def all_users(self) -> int:
-        """The number of all users; each simulated broker counts as one user."""
+        """The number of all users. Each simulated broker counts as one user."""
         return self.sim_brokers + sum(map(self.users, ("lookup", "newcomer", "send", "send_once")))
 
 
@@ -196,33 +196,34 @@ class SeriesPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     blocks: int
     timers: Timers
     watches: bool = False
-    """True if ZooKeeper's clients set watches; else they poll, as the clients of the other designs do."""
+    """True if ZooKeeper's clients set watches. Otherwise they poll, like the clients of the other designs."""
     durability: Durability | None = None
-    """Durability of raft in this series; null for the plan's durability."""
+    """Durability of raft in this series, or null for the plan's durability."""
     arms: list[Arm] = []
-    """Designs of the plan that the series measures; all if empty."""
+    """Designs of the plan that the series measures. An empty list means all designs."""
     scenarios: list[str] = []
-    """Scenarios of the plan that the series runs; all if empty."""
+    """Scenarios of the plan that the series runs. An empty list means all scenarios."""
     cases: list[str] = []
-    """Names of the cases that the series runs; if empty, all cases except those in ``SWEEPS``."""
+    """Names of the cases that the series runs. An empty list means all cases that are not in ``SWEEPS``."""
     stretch: float = 1.0
     """Factor for the times of a scenario, because longer timers need longer measurements.
 
-    It does not apply to ``PlannedFault.quiet_s``. :func:`down_seconds` decides if it applies to ``down_s``.
+    The factor does not apply to ``PlannedFault.quiet_s``. :func:`down_seconds` decides if it applies to
+    ``down_s``.
     """
     down_s: dict[str, float] = {}
     """Maps a case to the duration of its fault in s.
 
-    The duration replaces the plan's value; ``stretch`` does not multiply it.
+    The duration replaces the plan's value. ``stretch`` does not multiply this duration.
     """
     load: Load | None = None
-    """Load of this series; null for the plan's load. ``brokers`` and ``warmup_s`` work in the same way."""
+    """Load of this series, or null for the plan's load. The same holds for ``brokers`` and ``warmup_s``."""
     brokers: int | None = None
     warmup_s: float | None = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One comparison; ``plans/compare.toml`` explains each value."""
+    """One comparison. ``plans/compare.toml`` explains each value."""
 
     arms: list[Arm]
     servers: int
@@ -239,7 +240,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def plan_in(plan: Plan, series: SeriesPlan) -> Plan:
-    """Return the plan, with its load, brokers and warm-up replaced by those of one of its series."""
+    """Return the plan with the load, brokers and warm-up of one of its series."""
     return msgspec.structs.replace(
         plan,
         load=plan.load if series.load is None else series.load,
@@ -252,9 +253,9 @@ def down_seconds(scenario: str, fault: PlannedFault, series: SeriesPlan) -> floa
     """Return the duration of a fault in a series, in s.
 
     The series' ``stretch`` multiplies the duration of a partition and of a broker's fault, but not the
-    duration of other faults. The divisor of the timers does not change how long a server's restart or an
-    election takes. If the duration of such a fault grew with the timers, a server's recovery would seem to
-    depend on them.
+    duration of other faults. A server's restart and an election take the same time with all divisors of the
+    timers. If the duration of such a fault grew with the timers, a server's recovery would seem to depend on
+    the timers.
     """
     if fault.case in series.down_s:
         return series.down_s[fault.case]
@@ -278,8 +279,8 @@ def quiet_seconds(fault: PlannedFault, series: SeriesPlan, drawn: float) -> floa
 def drawn_in_round(drawn: float, *, block: int, blocks: int) -> float:
     """Move a random number from 0 to 1 into the part of this range that belongs to a round ("block").
 
-    Each round has a part of its own. So the faults of all rounds together happen at all phases of brokers and
-    clients, although there are only a few rounds.
+    Each round has a different part of the range. So even a few rounds cover all phases of the periodic
+    requests of brokers and clients.
     """
     return (block - 1 + drawn) / blocks
 
@@ -287,9 +288,9 @@ def drawn_in_round(drawn: float, *, block: int, blocks: int) -> float:
 def after_seconds(scenario: str, fault: PlannedFault, series: SeriesPlan, links: Links) -> float:
     """Return the time in s for which the effects of a fault are still measured after the repair.
 
-    After a cut by the kernel, this time is longer: TCP doubles the pause before each repetition of a lost
-    packet. So after the repair a connection may pass no bytes for about as long as the cut has lasted. A new
-    connection must wait until TCP repeats its first packet.
+    After a cut by the kernel, this time is longer, because TCP doubles the pause before each repetition of a
+    lost packet. So after the repair, a connection may pass no bytes for about as long as the cut has lasted.
+    A new connection must wait until TCP repeats its first packet.
     """
     after_s = fault.after_s * series.stretch
     if links == "kernel" and CASES[scenario][fault.case] in _CUTS:

@@ -19,8 +19,8 @@ from typing import Final
 HOST: Final = "127.0.0.1"
 USABLE: Final = range(20_000, 32_000)
 BLOCK: Final = 250
-#: Number of blocks of ports that a process reserves: enough for several clusters, and enough that a port is
-#: used again only after a long time.
+#: Number of blocks of ports that a process reserves. They suffice for several clusters, and for a long time
+#: before a port must be used again.
 BLOCKS: Final = 4
 
 
@@ -29,7 +29,7 @@ class NoPorts(OSError):
 
 
 class Ports:
-    """Ports that one process has reserved; the first call of :meth:`take` reserves whole blocks of ports."""
+    """Ports that one process has reserved. The first call of :meth:`take` reserves whole blocks of ports."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,7 +37,7 @@ class Ports:
         self._oldest_first: deque[int] = deque()
 
     def take(self, count: int) -> list[int]:
-        """Return ``count`` different ports without a listener; ports that were unused for longer come first.
+        """Return the ``count`` ports without a listener that were unused for the longest time.
 
         Raises:
             NoPorts: If this process has fewer than ``count`` such ports.
@@ -76,7 +76,7 @@ class Ports:
 
 
 def bound(port: int) -> socket.socket | None:
-    """Return a socket that holds a port on loopback; None if another process holds the port."""
+    """Return a socket that holds a port on loopback, or None if another process holds the port."""
     guard = socket.socket()
     try:
         guard.bind((HOST, port))
@@ -98,5 +98,5 @@ atexit.register(_ports.close)
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ``count`` ports on loopback that this process has reserved; see :meth:`Ports.take`."""
+    """Return ``count`` ports on loopback that this process has reserved (see :meth:`Ports.take`)."""
     return _ports.take(count)

@@ -1,4 +1,4 @@
-"""The processes of a run: starts, kills and restarts them, and records all their CPU time."""
+"""The processes of a run, with functions that start, kill and restart them and record their CPU time."""
 
 import contextlib
 import os
@@ -30,7 +30,7 @@ class ClusterError(Exception):
 
 
 class ArmLost(Exception):
-    """A server ended by itself, or did not begin to serve; the run counts as a failure of its design."""
+    """A server ended by itself, or did not become ready, so the run counts as a failure of its design."""
 
 
 def allow_connections() -> None:
@@ -50,7 +50,7 @@ class Process:
     """One process that can be killed and started again with the same command line.
 
     Attributes:
-        serves: True if the process is part of the measured design; its death then counts against the design.
+        serves: True if the process is a part of the measured design, so that its death is the design's fault.
         record: Called with a row at each start, sample and end of the process.
     """
 
@@ -73,7 +73,7 @@ class Process:
         return f"{self.role}-{self.index}"
 
     def launch(self) -> None:
-        """Start the process; :meth:`wait_ready` then waits for its ready line."""
+        """Start the process, without a wait for its ready line (see :meth:`wait_ready`)."""
         with self._ends, open(self.log, "ab") as log:
             self._lines = queue.Queue()
             self.child = subprocess.Popen(
@@ -96,7 +96,7 @@ class Process:
                 rss_bytes=0,
             )
         )
-        # Read the process's output always: a full pipe without a reader would block the server.
+        # Read the output until the process ends. Otherwise the pipe would become full and block the process.
         threading.Thread(target=self._drain, args=(self.child, self._lines), daemon=True).start()
 
     def _drain(self, child: subprocess.Popen[str], lines: "queue.Queue[str | None]") -> None:
@@ -118,7 +118,7 @@ class Process:
         """Return the next line that the process prints.
 
         Raises:
-            ClusterError: If the process ended, or was silent until ``deadline``; the message ends with the
+            ClusterError: If the process ended, or was silent until ``deadline``. The message ends with the
                 last lines of the process's log.
         """
         try:
@@ -130,10 +130,10 @@ class Process:
         return line
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> str:
-        """Return the ready line.
+        """Wait until the process has printed its ready line, and return this line.
 
         Raises:
-            ClusterError: If the process ended, or printed no ready line within ``timeout_s``; the message
+            ClusterError: If the process ended, or printed no ready line within ``timeout_s``. The message
                 ends with the last lines of the process's log.
         """
         deadline = time.monotonic() + timeout_s
@@ -143,7 +143,7 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """Return True if the process runs; if it has ended, reap it and record its end."""
+        """Return True if the process runs. If the process has ended, reap it and record its end."""
         with self._ends:
             return self._runs()
 
@@ -167,18 +167,18 @@ class Process:
 
     @property
     def code(self) -> int | None:
-        """The process's exit code; None if the process runs, or was never started."""
+        """The process's exit code, or None if the process runs or was never started."""
         return None if self.child is None else self.child.returncode
 
     def died(self) -> str | None:
-        """If the process ended by itself, return a text that says how; otherwise return None."""
+        """Return a text on the end of the process if it ended by itself, else None."""
         with self._ends:
             if self.child is None or self._ending or self.alive:
                 return None
         return f"{self.name} ended with {self.child.returncode}"
 
     def revive(self) -> str | None:
-        """If the process ended by itself, restart it and return how it ended; otherwise return None."""
+        """Restart the process if it ended by itself, and return a text on its end, else None."""
         with self._ends:
             end = self.died()
             if end is not None:
@@ -239,7 +239,7 @@ class Process:
             self._reap()
 
     def terminate(self) -> None:
-        """Send SIGTERM, without waiting for the process's end; a stopped process is continued first."""
+        """Send SIGTERM, without waiting for the process's end. Continue a paused process first."""
         with self._ends:
             if self.alive:
                 assert self.child is not None
@@ -248,7 +248,7 @@ class Process:
                 self.child.send_signal(signal.SIGTERM)
 
     def join(self) -> None:
-        """Wait for the process's end; after ``STOP_TIMEOUT_S`` seconds, send SIGKILL."""
+        """Wait for the process's end. Send SIGKILL after ``STOP_TIMEOUT_S`` seconds."""
         deadline = time.monotonic() + STOP_TIMEOUT_S
         while self.alive:
             if time.monotonic() > deadline:
@@ -272,7 +272,7 @@ class Process:
 
 
 def sample_process(pid: int, *, role: Role, index: int) -> ProcessSample | None:
-    """Return the resources that a process has used until now; None if the process has ended."""
+    """Return the resources that a process has used until now, or None if the process has ended."""
     try:
         process = psutil.Process(pid)
         with process.oneshot():
@@ -293,11 +293,10 @@ def sample_process(pid: int, *, role: Role, index: int) -> ProcessSample | None:
 
 
 def _cpu_ns(pid: int) -> int | None:
-    """Return the CPU time of all threads of a process in nanoseconds; None if the process does not exist.
+    """Return the CPU time of all threads of a process in nanoseconds, or None if there is no such process.
 
-    A process that has ended still exists until its parent process waits for it. The time is read from the
-    clock that clock_getcpuclockid(3) names: it is finer than the times in /proc, which come in ticks of 10
-    ms.
+    A process that has ended still exists until its parent process waits for it. The time comes from the clock
+    of clock_getcpuclockid(3), because the times in /proc have a resolution of only 10 ms.
     """
     try:
         return time.clock_gettime_ns((~pid << 3) | 2)
@@ -326,8 +325,8 @@ class ProxyProcess:
     def _do(self, command: Command) -> Done:
         with self._asking:
             self._write(command)
-            # The proxy may not have answered the last command ``look`` yet. _answer() then skips the late
-            # answer, so the next call of look() must send the command again.
+            # The proxy may not have answered the last command ``look`` yet. In this case _answer() skips the
+            # late answer. So the next call of look() must send the command again.
             self._is_silent = False
             return self._answer(10.0)
 
@@ -344,7 +343,7 @@ class ProxyProcess:
             raise ClusterError(f"the proxy is gone: {error}\n{self.process.log_tail()}") from error
 
     def _answer(self, timeout_s: float) -> Done:
-        """Return the answer to the last command; skip answers to earlier commands."""
+        """Return the answer to the last command. Skip answers to earlier commands."""
         deadline = time.monotonic() + timeout_s
         while True:
             done = msgspec.json.decode(self.process.next_line(deadline), type=Done)
@@ -352,18 +351,18 @@ class ProxyProcess:
                 return done
 
     def cut(self, directions: Iterable[Direction]) -> int:
-        """Cut these directions, each from its first to its second process; return the instant of the cut."""
+        """Cut these directions, each from its first to its second process. Return the instant in ns."""
         return self._do(Command(do="cut", directions=list(directions))).t_ns
 
     def heal(self) -> int:
-        """End all cuts; return the instant at which the cuts ended."""
+        """End all cuts. Return the instant in ns at which the cuts ended."""
         return self._do(Command(do="heal")).t_ns
 
     def delay(self, directions: Iterable[Direction], delay_ms: float) -> int:
-        """Delay the bytes of these directions; return the instant from which the delay holds.
+        """Delay the bytes of these directions. Return the instant in ns from which on the delay holds.
 
         Raises:
-            ValueError: If the delay is out of range; the message names the delay and the range.
+            ValueError: If the delay is out of range. The message names the delay and the range.
         """
         if not 0 <= delay_ms <= DELAY_MAX_MS:
             raise ValueError(f"delay_ms={delay_ms:g} is out of range, allowed are 0 to {DELAY_MAX_MS:g}")
@@ -375,8 +374,8 @@ class ProxyProcess:
     def look(self, timeout_s: float) -> list[Passes]:
         """Return the present state of each link: open or cut, delay, and bytes passed.
 
-        If the last call timed out and the proxy has not answered yet, wait for that answer without a new
-        command.
+        If the last call timed out and the proxy has not answered yet, wait for the late answer, without a
+        new command.
 
         Raises:
             ClusterError: If the proxy does not answer within ``timeout_s``.

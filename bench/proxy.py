@@ -116,7 +116,7 @@ class Alarm:
 
 
 def _new_timer() -> int | None:
-    """Return the file descriptor of a new timer; None if the system has no timerfd."""
+    """Return the file descriptor of a new timer, or None if the system has no timerfd."""
     if not hasattr(_LIBC, "timerfd_create"):
         return None
     timer = int(_LIBC.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
@@ -207,18 +207,19 @@ class Passage:
         self.back = back
         """Writer to the dialler."""
         self.onward: asyncio.StreamWriter | None = None
-        """Writer to the acceptor; None until the acceptor is reached."""
+        """Writer to the acceptor, or None until the proxy has connected to the acceptor."""
         self.reached = asyncio.Event()
 
     def reset(self) -> None:
-        """End the connection on both sides; bytes under way are lost."""
+        """End the connection on both sides. Bytes under way are lost."""
         for end in (self.back, self.onward):
             if end is not None:
                 end.transport.abort()
 
 
 Witness = Callable[[Passage, bool, bytes], None]
-"""Function called with passed bytes. Arguments: connection; True if sent to the acceptor; the bytes."""
+"""Function called with passed bytes. Its arguments are the connection, True if the acceptor receives the
+bytes, and the bytes."""
 
 
 class Proxy:
@@ -248,7 +249,7 @@ class Proxy:
         """Close all listeners, and end every connection."""
         for task in self._tasks:
             task.cancel()
-        if self._watching is not None:  # wait for this task first: it opens and closes listeners
+        if self._watching is not None:  # wait for this task first, because it opens and closes listeners
             await asyncio.gather(self._watching, return_exceptions=True)
         for server in self._servers.values():
             await stop_accepting(server)
@@ -354,8 +355,8 @@ class Proxy:
             self.passages.add(passage)
             self._dialled[dialler, link.acceptor] = None
             forth, back = self._gate((dialler, link.acceptor)), self._gate((link.acceptor, dialler))
-            # The connection exists only after TCP's handshake: three messages pass the link, two forward and
-            # one back.
+            # The connection exists only after TCP's handshake, whose three packets pass the link, two forward
+            # and one back.
             reached_s = accepted_s + 2 * forth.delay_s + back.delay_s
             if reached_s > time.monotonic():
                 under_way = UnderWay(reached_s)
@@ -380,7 +381,7 @@ class Proxy:
                 task.cancel()
             await asyncio.gather(forward, backward, return_exceptions=True)
         except (OSError, asyncio.IncompleteReadError, ValueError):
-            pass  # one end closed, or did not send its name; the code below closes the other end
+            pass  # one end closed, or did not send its name, so the code below closes the other end
         finally:
             self._doubt.set()  # check the listeners now, because the acceptor may have ended
             if forward is not None:
@@ -389,7 +390,7 @@ class Proxy:
                 self.passages.discard(passage)
             for end in (writer, passage.onward if passage is not None else None):
                 if end is not None:
-                    # Close, do not abort: close() still sends the bytes that were written before.
+                    # Do not use abort() here, because it would drop bytes that were written before.
                     end.close()
 
     def _start(
@@ -450,8 +451,8 @@ class Proxy:
         while True:
             await self._follow()
             with contextlib.suppress(TimeoutError):
-                # Do not use wait_for(): in Python 3.11 it may lose a cancellation that comes at the same time
-                # as the event.
+                # Do not use wait_for(), because in Python 3.11 it may lose a cancellation that comes at the
+                # same time as the event.
                 async with asyncio.timeout(_LOOK_S):
                     await self._doubt.wait()
             self._doubt.clear()
@@ -470,10 +471,10 @@ class Proxy:
 
 
 def listening_here() -> set[int] | None:
-    """Return the ports of 127.0.0.1 with a listener; None if the system does not list them.
+    """Return the ports of 127.0.0.1 with a listener, or None if the system does not list them.
 
-    The function asks the kernel (inet_diag, sock_diag(7)). It does not connect to the ports: a server would
-    count such a connection as one of a silent client.
+    The function asks the kernel (inet_diag, sock_diag(7)). It does not connect to the ports, because a server
+    would count such a connection as a silent client.
     """
     found: set[int] = set()
     try:
@@ -490,7 +491,7 @@ def listening_here() -> set[int] | None:
 
 
 def _take_listening(answer: bytes, host: bytes, found: set[int]) -> bool:
-    """Add the ports that one part of the kernel's answer names; return True if more parts follow."""
+    """Add the ports that one part of the kernel's answer names. Return True if more parts follow."""
     at = 0
     while at < len(answer):
         size, kind = struct.unpack_from("=IH", answer, at)
@@ -516,7 +517,7 @@ async def _hello(link: Link, reader: asyncio.StreamReader) -> tuple[str, bytes]:
 
 
 async def _wait_open(gates: Sequence[Gate]) -> bool:
-    """Wait until all of these gates are open; return True if any gate was closed at the time of the call."""
+    """Wait until all of these gates are open. Return True if any gate was closed at the time of the call."""
     waited = False
     while shut := [gate for gate in gates if not gate.open.is_set()]:
         waited = True
@@ -529,7 +530,7 @@ async def _said_until_open(gates: Sequence[Gate], reader: asyncio.StreamReader) 
 
     Returns:
         The bytes that the connecting side has sent in the meantime. None if the connecting side closed its
-        connection before the cut ended: the target must then never see the connection.
+        connection before the cut ended. In this case the proxy must not connect to the target.
     """
     said = b""
     while shut := [gate for gate in gates if not gate.open.is_set()]:

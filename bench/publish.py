@@ -47,10 +47,10 @@ PAGE: Final = "report.html"
 ARCHIVES: Final = "runs-{series}.tar.xz"
 SCALE_ARCHIVES: Final = "events-{design}.tar.xz"
 TABLES: Final = ("values.csv", "conditions.csv", "undivided.csv")
-#: Size in bytes of the largest archive that a repository should hold; publish larger archives with a release.
+#: Size in bytes of the largest archive for the repository. Larger archives belong to a release.
 COMMITTED_BYTES_MAX: Final = 10_000_000
-#: LZMA filters for unaligned text with many digits, such as events. With them, archives are one sixth smaller
-#: than with the preset alone.
+#: LZMA filters for unaligned text with many digits, such as events. They make archives one sixth smaller
+#: than the preset alone does.
 _FILTERS: Final = [
     {
         "id": lzma.FILTER_LZMA2,
@@ -65,7 +65,7 @@ _FILTERS: Final = [
 
 
 class PublishError(Exception):
-    """A result folder cannot be published, or a page cannot be made again; no published file was changed."""
+    """A result folder cannot be published, or a page cannot be made again. No published file was changed."""
 
 
 def archives(published: Path) -> list[Path]:
@@ -74,7 +74,7 @@ def archives(published: Path) -> list[Path]:
 
 
 def publish(result: Path, to: Path) -> list[Path]:
-    """Write page, raw events and tables of ``result`` into ``to``; return the archives' paths.
+    """Write page, raw events and tables of ``result`` into ``to``, and return the archives' paths.
 
     Raises:
         PublishError: If the page, a table or all runs are missing, if a manifest cannot be read, or if an
@@ -90,7 +90,7 @@ def publish(result: Path, to: Path) -> list[Path]:
     if not by_series:
         raise PublishError(f"{result}: no runs")
     to.mkdir(parents=True, exist_ok=True)
-    # Work in a temporary folder: an interrupt or a full disk must not leave half an archive, or a page
+    # Work in a temporary folder. Otherwise an interrupt or a full disk could leave half an archive, or a page
     # without its archives.
     with tempfile.TemporaryDirectory(prefix=".publish-", dir=to) as folder:
         made = Path(folder)
@@ -109,7 +109,7 @@ def publish(result: Path, to: Path) -> list[Path]:
 
 
 def publish_scale(result: Path, to: Path) -> list[Path]:
-    """Write the rows and raw events of all series in ``result`` into ``to``; return the archives' paths.
+    """Write the rows and raw events of all series in ``result`` into ``to``, and return the archives' paths.
 
     A series is in ``result`` itself or below it. The page and the tables are made from all series in ``to``,
     so that parts can be measured and published one by one.
@@ -146,7 +146,7 @@ def publish_scale(result: Path, to: Path) -> list[Path]:
 
 
 def make_again(published: Path, to: Path) -> list[Path]:
-    """Make all pages and tables of a published folder again; write them into ``to``; return the pages.
+    """Make all pages and tables of a published folder again, in the folder ``to``. Return the pages' paths.
 
     Raises:
         PublishError: If there are neither raw events of a comparison nor series of ``mqbench scale``.
@@ -161,7 +161,7 @@ def make_again(published: Path, to: Path) -> list[Path]:
 
 
 def remake_scale(published: Path, to: Path) -> Path:
-    """Make page and tables of all series in ``published`` from their rows; write them into ``to``."""
+    """Make page and tables of all series in ``published`` from their rows, in the folder ``to``."""
     return write_report(to, [(read_order(each), read_rows(each)) for each in series_below(published)])
 
 
@@ -178,10 +178,10 @@ def _pack(name: Path, paths: Sequence[Path], root: Path) -> None:
 
 
 def remake(published: Path, to: Path) -> None:
-    """Make page and tables from the raw events in ``published``; write them into the folder ``to``.
+    """Make page and tables from the raw events in ``published``, in the folder ``to``.
 
     Raises:
-        PublishError: If there are no raw events, or if the report fails; then nothing was written.
+        PublishError: If there are no raw events, or if the report fails. In this case no file was changed.
     """
     if not archives(published):
         name = ARCHIVES.format(series="SERIES")

@@ -1,7 +1,7 @@
-"""A cluster with RocketMQ's own brokers and Java client, and with our nameservers.
+"""A cluster of our nameservers, RocketMQ's own brokers, and RocketMQ's Java client.
 
-A run with this cluster shows whether the comparison's own brokers and clients behave like RocketMQ's. The
-simulated brokers, the new clients and the observer are the same as in every other run.
+A run with this cluster shows whether the comparison's own brokers and clients behave like RocketMQ's brokers
+and clients. The simulated brokers, the new clients and the observer are the same as in every other run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from routekeeper.bench.runfolder import Timer
 
 
 class RealCluster(Cluster):
-    """Cluster whose brokers, producers and look-up clients are RocketMQ's own.
+    """A cluster whose brokers, producers and look-up clients are RocketMQ's own programs.
 
     Attributes:
         java: The process of the Java client.
@@ -102,7 +102,7 @@ class RealCluster(Cluster):
 
     def _tell_generator(self, start_ns: int) -> None:
         super()._tell_generator(start_ns)
-        # Schedule requests for longer than the run can last, even with the longest restarts: a client without
+        # Schedule requests for longer than the run can last, even with the longest restarts. A client without
         # further requests would report an error and end.
         faults = sum(len(scenario.faults) for scenario in scenarios_of(self.plan, self.series))
         horizon_s = LEAD_S + 2 * run_seconds(self.plan, self.series) + faults * RESTART_MAX_S
@@ -126,7 +126,8 @@ class RealCluster(Cluster):
     def stop(self) -> None:
         self.observer.terminate()
         self.observer.join()
-        # Kill the brokers now that all is measured: an orderly end of RocketMQ's brokers takes ten seconds.
+        # Kill the brokers, because an orderly end of RocketMQ's brokers takes ten seconds. All measurements
+        # are complete.
         for process in self.brokers:
             process.kill()
         super().stop()

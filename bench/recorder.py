@@ -12,13 +12,13 @@ import msgspec
 from routekeeper.bench.events import Event, event_file
 
 BUFFER_SIZE: Final = 64 * 1024
-"""Bytes of one file that are buffered before they are written; a killed process loses at most these bytes."""
+"""Bytes of one file that are buffered before they are written. A kill loses at most these bytes."""
 
 FLUSH_INTERVAL_NS: Final = 200_000_000
 """Time in ns between two writes by :meth:`EventLog.flush_if_due`."""
 
 REMARK_LENGTH_MAX: Final = 200
-"""Largest number of characters of a remark that are recorded; longer remarks are cut, to save disk space."""
+"""Largest number of recorded characters of a remark. Longer remarks are cut, to save disk space."""
 
 _PROCESS_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -30,10 +30,11 @@ def short_remark(text: str) -> str:
 
 
 class Recorder:
-    """Writer of one JSONL file of events; every write holds whole lines.
+    """A writer of one JSONL file of events, which passes only whole lines to the system.
 
-    Only a write that the system cuts short can leave part of a line. The class is not safe for threads.
-    Greenlets of one thread may share a recorder, because no switch of greenlets happens inside a call.
+    The system may cut a write short, for example if the disk is full. Only then can a part of a line remain.
+    The class is not safe for threads. Greenlets of one thread may share a recorder, because no switch of
+    greenlets happens inside a call.
     """
 
     def __init__(self, path: Path) -> None:
@@ -61,11 +62,11 @@ class Recorder:
                 self._write(len(self._buffer))
 
     def flush(self) -> None:
-        """Pass all buffered events to the operating system; they then survive the death of this process."""
+        """Pass all buffered events to the operating system, so that they survive this process's death."""
         self._write(len(self._buffer))
 
     def close(self) -> None:
-        """Flush and close; a second call does nothing."""
+        """Flush and close the file. A second call does nothing."""
         if not self._file.closed:
             self.flush()
             self._file.close()
@@ -78,14 +79,14 @@ class Recorder:
 
 
 class EventLog:
-    """All event files of one process in one folder; a file is opened when its first event comes.
+    """All event files of one process in one folder. Each file is opened when its first event comes.
 
     The class is safe for threads. A process that forks must open its log after the fork. The owner must call
     :meth:`flush_if_due` regularly. Otherwise a kill loses up to 64 KiB of each file.
     """
 
     def __init__(self, folder: Path, process: str) -> None:
-        """Prepare to write to the existing folder ``folder``; ``process`` is part of each file's name.
+        """Prepare to write to the existing folder ``folder``. Each file's name contains ``process``.
 
         Raises:
             ValueError: If ``process`` is not usable in a file name.

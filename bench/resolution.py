@@ -1,14 +1,17 @@
-"""The smallest difference between designs that each measure of the comparison can show (no I/O, no clock)."""
+"""The smallest difference between designs that each measure of the comparison can show.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
 WAITED_NS: Final = 250_000_000
-"""Time in ns; a request that waits longer counts as disturbed.
+"""Longest time in ns that an undisturbed request may wait.
 
-A recovery lasts until requests are not disturbed any more. So a recovery shorter than this time looks like no
-recovery at all.
+A recovery lasts until no request is disturbed any more. So a recovery that is shorter than this time stays
+unnoticed.
 """
 
 OBSERVE_EVERY_S: Final = 0.02

@@ -15,9 +15,9 @@ design, one after the other. These runs have the same ``session``.
 The manifest is written when the run is over. The report does not use a folder without a manifest, or with a
 manifest without ``ended_ns``.
 
-If the harness failed, the run is void: its manifest is kept in ``void``, and the run is made again at the
-same place in its round, with the same seed. A run in which a server ended by itself, or did not serve in
-time, is not void: the run counts as lost for its design.
+If the harness failed, the run is void. Its manifest is kept in ``void``, and the run is made again at the
+same place in its round, with the same seed. If a server ended by itself, or was not ready in time, the run is
+not void. It counts as lost for its design.
 """
 
 import re
@@ -96,7 +96,7 @@ class Timer(msgspec.Struct, frozen=True, kw_only=True):
 
     used_ms: float
     documented_ms: float | None = None
-    """The default in ms that the timer's system documents; null if it documents no default."""
+    """The default in ms that the timer's system documents, or null if it documents no default."""
     scaled: bool = False
     """True if the run's divisor applied to the timer."""
     source: str = ""
@@ -109,12 +109,12 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     name: str
     scenario: str
     case: str | None = None
-    """The fault whose window is measured; null if the whole scenario is measured."""
+    """The fault whose window is measured, or null if the whole scenario is measured."""
     series: Series = "equal"
     """Name of the series in whose runs the scenario is measured."""
     measure: str
     arms: tuple[Arm, Arm]
-    """The two compared designs; a difference is the first design's value minus the second design's value."""
+    """The two compared designs. A difference is the first design's value minus the second design's value."""
     unit: str
     margin: float
     """Largest difference that would not change a decision, in ``unit``."""
@@ -126,11 +126,11 @@ class FileSum(msgspec.Struct, frozen=True, kw_only=True):
 
     lines: int
     crc32_sum: int
-    """Sum of the CRC-32 of all lines without their line ends. So the order of the lines does not matter."""
+    """Sum of the CRC-32 of all lines without line ends, so that the order of the lines does not matter."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """All facts about one run except its events; instants are ns on CLOCK_MONOTONIC."""
+    """All facts about one run except its events. Instants are ns on CLOCK_MONOTONIC."""
 
     format: int = FORMAT
     arm: Arm
@@ -139,31 +139,31 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     block: int
     """Number of the round ("block" in the code), from 1. Designs are compared round by round."""
     order_in_block: int
-    """Position of the design in its round, from 0; the order is drawn from the round's seed."""
+    """Position of the design in its round, from 0. The order is drawn from the round's seed."""
     attempt: int = 1
     """Number of the attempt: 1, or more if earlier attempts were void."""
     session: str
     """Name that all runs of one cluster share."""
     profile: str
     seed: int
-    """Seed of the round, from which load, faults and order are drawn; all designs of the round share it."""
+    """Seed of the round, from which load, faults and order of all its designs are drawn."""
     durability: Durability | None
-    """Durability of the servers' storage; null for an arm that stores nothing."""
+    """Durability of the servers' storage, or null for an arm that stores nothing."""
     servers: int
     """Number of nameservers or of ZooKeeper's servers."""
     brokers: int
-    """Number of real broker processes; their indexes begin at 0."""
+    """Number of real broker processes. Their indexes begin at 0."""
     sim_brokers: int
-    """Number of brokers that the generator simulates; their indexes begin at 100."""
+    """Number of brokers that the generator simulates. Their indexes begin at 100."""
     clients: int
     """Number of clients whose route caches are observed (views of ``client``)."""
     divisor: float
     """Divisor by which the scaled timers were divided."""
     timers: dict[str, Timer]
     watches: bool = False
-    """True if the arm notifies clients of changes; else clients ask once per ``pollNameServerInterval``."""
+    """True if the arm notifies clients of changes. Otherwise clients poll each ``pollNameServerInterval``."""
     links: Links | Literal["none"] = "none"
-    """Means by which the run's links are cut; ``none`` if they cannot be cut."""
+    """Means by which the run's links are cut, or ``none`` if they cannot be cut."""
     workload: dict[str, Any]
     """The plan of the run after its values were checked."""
     lines: list[Line] = []
@@ -171,11 +171,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     """Maps each installed program to its version: ``routekeeper``, ``python``, ``zookeeper``, ``java``..."""
     commit: str
-    """Git commit, with a ``+`` behind it if files differed from it; ``unknown`` outside a checkout."""
+    """Git commit, followed by ``+`` if files were changed. The value is ``unknown`` outside a checkout."""
     command: list[str]
     """Command line that made this run, in a form that can be typed again."""
     started_at: str
-    """``started_ns`` by the wall clock: ISO 8601, UTC. It is only for people; no program computes with it."""
+    """``started_ns`` by the wall clock: ISO 8601, UTC. It is for people, and no program computes with it."""
     started_ns: int
     """Instant at which the load began. If it never began, instant at which the run was prepared."""
     measure_begin_ns: int
@@ -183,17 +183,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     measure_end_ns: int
     """End of the measured time. Operations due then or later do not count, although users still send some."""
     ended_ns: int | None = None
-    """Instant at which the cluster had been stopped; null while it runs, and forever if the harness died."""
+    """Instant at which the cluster had been stopped. Null while it runs, and for ever if the harness died."""
     void: str | None = None
-    """Reason why the harness failed, so that this run must not be used; null if the run may be used."""
+    """Reason why the harness failed, so that this run must not be used. Null if the run may be used."""
     files: dict[str, FileSum] | None = None
-    """Maps each event file beside the manifest to its checksum; null in old manifests without checksums."""
+    """Maps each event file beside the manifest to its checksum. Null in old manifests without checksums."""
     lost: str | None = None
-    """Reason why this run counts as lost: a server ended by itself or did not serve; null if not lost."""
+    """Reason why this run counts as lost, such as a server that ended by itself. Null if it is not lost."""
 
 
 def run_folder(out: Path, *, series: Series, scenario: str, block: int, arm: Arm) -> Path:
-    """Return the folder of a run below ``out``; it is not created.
+    """Return the folder of a run below ``out``, without creating it.
 
     Raises:
         ValueError: If the scenario's name is not usable as a path component.
@@ -226,7 +226,7 @@ def _sum_of(path: Path) -> FileSum:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> Path:
-    """Write ``manifest`` into ``folder`` in one step, in place of an older manifest; return its path."""
+    """Write ``manifest`` into ``folder`` in one step, in place of an older manifest. Return its path."""
     path = folder / MANIFEST_NAME
     write_at_once(path, [msgspec.json.format(msgspec.json.encode(manifest), indent=2), b"\n"])
     return path

@@ -1,4 +1,7 @@
-"""The runs of a comparison, their order, and their expected duration (no I/O, no clock)."""
+"""The runs of a comparison, their order, and their expected duration.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ from routekeeper.bench.plan import (
 )
 from routekeeper.bench.runfolder import Arm, Series, run_folder
 
-#: Expected time in s for all starts and restarts of programs in a run; used until the first run is over.
-#: Measured in six rounds of the plan "compare": 9 s with each of our modes, and 21 s with ZooKeeper.
+#: Expected time in s for all starts and restarts of programs in a run, as long as no run is over. Six rounds
+#: of the plan "compare" gave 9 s with each of our modes, and 21 s with ZooKeeper.
 OVERHEAD_S: Final = 14.0
-#: The same for designs with RocketMQ's own programs, which start slower. Measured in six rounds of the plan
-#: "real".
+#: Expected time in s for all starts and restarts in a run with RocketMQ's own programs, which start slower.
+#: The values are from six rounds of the plan "real".
 OVERHEADS_S: Final[dict[Arm, float]] = {"independent-real": 37.0, "raft-real": 43.0}
 #: Expected seconds for making the report.
 REPORT_S: Final = 45.0
@@ -43,7 +46,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     command: list[str]
     given: Given | None = None
-    """The running cluster that the comparison measures; null if the harness starts the clusters."""
+    """The running cluster that the comparison measures, or null if the harness starts the clusters."""
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +80,7 @@ class SessionPlan:
 
     @property
     def work(self) -> Path:
-        """Folder in which the cluster's processes keep their data and logs; it is not a run folder."""
+        """Folder for the data and logs of the cluster's processes, which is not a run folder."""
         return self.out / "work" / self.name
 
     @property
@@ -123,7 +126,8 @@ def expected_s(plan: Plan, turns: Sequence[Turn], *, done_s: Sequence[tuple[Turn
     """Return the expected duration of these turns in seconds, computed from finished turns.
 
     A design's overhead (the time of its starts and restarts) is the mean of its finished turns. A design
-    without a finished turn has its usual overhead, corrected by the mean difference of the other designs.
+    without a finished turn gets its usual overhead, plus the mean difference between the measured and the
+    usual overhead of the other designs.
 
     Args:
         done_s: Finished turns, each with its duration in seconds.
@@ -149,7 +153,7 @@ def usual_overhead_s(arm: Arm) -> float:
 def load_seconds(plan: Plan, series: SeriesPlan, block: int) -> float:
     """Return the expected duration of the load of one run of a round ("block") in s.
 
-    The later the round, the later come its faults, and the longer is the load: see :func:`drawn_in_round`.
+    In a later round, faults come later, and so the load lasts longer (see :func:`drawn_in_round`).
     """
     drawn = drawn_in_round(0.5, block=block, blocks=series.blocks)
     faults = [fault for scenario in scenarios_of(plan, series) for fault in scenario.faults]

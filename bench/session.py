@@ -1,4 +1,6 @@
-"""Runs one cluster: starts it, applies the load, records events, and sorts the events into run folders.
+"""The run of one cluster.
+
+This module starts the cluster, applies the load, records events, and sorts the events into run folders.
 
 :mod:`routekeeper.bench.cluster` manages the processes. :mod:`routekeeper.bench.director` executes the
 timetable. :mod:`routekeeper.bench.chronicle` records the scenarios that are lost because the design's servers
@@ -40,17 +42,17 @@ from routekeeper.bench.split import Slot, split
 SAMPLE_EVERY_S = 0.2
 COUNT_EVERY_S: Final = 0.5
 TICK_S: Final = 0.01
-#: Longest time in s for users to stop: the time of the longest request, and of Locust's own shutdown.
+#: Longest time in s for users to stop. It includes the longest request and Locust's own shutdown.
 GENERATOR_END_S: Final = 20.0
 
 MakeCluster = Callable[[SessionPlan, Record], Cluster]
 
 
 class Session:
-    """Makes one run of every scenario in a round, with one design.
+    """The runs of all scenarios in a round, with one design on one cluster.
 
     Attributes:
-        cluster: The cluster that ``make_cluster`` made; by default, processes that this program starts.
+        cluster: The cluster that ``make_cluster`` made: by default, processes that this program starts.
     """
 
     def __init__(self, given: SessionPlan, progress: Progress, make_cluster: MakeCluster = Cluster) -> None:
@@ -67,21 +69,21 @@ class Session:
         self._director: Director | None = None
         self._sample_ns = self._count_ns = 0
         self._end_ns: int | None = None
-        """Instant at which the load ended; None before, and if the servers failed before the load began."""
+        """Instant in ns at which the load ended. None before, and if the servers failed before the load."""
 
     def record(self, event: Event) -> None:
-        """Record an event of the harness; may be called from any thread."""
+        """Record an event of the harness. Any thread may call this method."""
         self._log.record(event)
 
     # -- the run ------------------------------------------------------------------------------------------
 
     def run(self) -> list[Path]:
-        """Make the runs and return their folders; see :meth:`measure` for the errors."""
+        """Make the runs and return their folders. The errors are those of :meth:`measure`."""
         self.measure(lambda: None)
         return self.end()
 
     def measure(self, before_load: Callable[[], object]) -> None:
-        """Start all processes, and wait for the end of load and faults; :meth:`end` then ends the processes.
+        """Start all processes, and wait for the end of load and faults. Call :meth:`end` afterwards.
 
         If a design's servers fail before the load begins, every scenario of the round counts as lost.
 
@@ -90,8 +92,8 @@ class Session:
                 machine.
 
         Raises:
-            ClusterError: If the harness failed. The runs are then void, their manifests are in the folder of
-                void attempts, and all processes have ended.
+            ClusterError: If the harness failed. In this case the runs are void, their manifests are in the
+                folder of void attempts, and all processes have ended.
         """
         shutil.rmtree(self.given.work, ignore_errors=True)
         self.given.spool.mkdir(parents=True)
@@ -102,7 +104,7 @@ class Session:
                 self._drive()
 
     def _starts(self, before_load: Callable[[], object]) -> bool:
-        """Start all processes and begin the load; return False if the servers failed before that."""
+        """Start all processes and begin the load. Return False if the servers failed before the load."""
         try:
             self._progress(self.cluster.first_step)
             self.cluster.start()
@@ -178,7 +180,7 @@ class Session:
         self._rest()
 
     def _rest(self) -> None:
-        """Run the scenario ``REST``, if the plan has it: measure brokers and servers without clients."""
+        """Run the scenario ``REST``, if the plan has it, to measure brokers and servers without clients."""
         planned = [each for each in scenarios_of(self.plan, self.given.series) if each.name == REST]
         if not planned or REST in self._chronicle.lost:
             return

@@ -1,8 +1,8 @@
-"""A slow disk for single processes, made by a shim: a library that is loaded before the C library.
+"""A slow disk for single processes, made by a shim, which is a library that is loaded before the C library.
 
 The shim replaces ``fsync`` and ``fdatasync``. It calls the C library's function, and then sleeps if a certain
-file exists. The harness makes and removes this file. So it can make the disk of one server in a running group
-slow, and fast again.
+file exists. The harness makes and removes this file. So the harness can make the disk of one server in a
+running group slow, and fast again.
 
 The shim works for any program that calls the C library, such as Python and a JVM. It needs Linux and a C
 compiler ``cc``.
@@ -53,14 +53,14 @@ int fdatasync(int file) {
 
 
 def missing() -> str | None:
-    """Return a text that names what this machine lacks for a slow disk; None if it lacks nothing."""
+    """Return a requirement for slow disks that this machine does not meet, or None."""
     if sys.platform != "linux":
         return "Linux"
     return None if shutil.which("cc") else "a C compiler (cc on PATH)"
 
 
 class SlowDisks:
-    """Disks of some processes, by index, that can be made slow; at first they have their normal speed.
+    """Disks of some processes, by index, that can be made slow. At first they have their normal speed.
 
     Args:
         folder: Folder for the shim, and for the files that switch the delay on.

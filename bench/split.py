@@ -101,7 +101,10 @@ def _by_time(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def _key(event: Event) -> object | None:
-    """Return a key of the object whose lasting state an event describes; None if it describes none."""
+    """Return a key for the state that an event describes, or None if the event describes no state.
+
+    The state of a view or of a broker is valid until the next event with the same key.
+    """
     match event:
         case View():
             return event.observer, event.index, event.topic
@@ -112,7 +115,7 @@ def _key(event: Event) -> object | None:
 
 
 def _again(event: Event, t_ns: int) -> Event | None:
-    """Return an event that describes the same state at another instant; None if the state has ended."""
+    """Return an event that describes the same state at another instant, or None if the state has ended."""
     match event:
         case View(state="end"):
             return None

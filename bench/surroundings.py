@@ -30,7 +30,7 @@ def own_spark(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def nameless() -> str | None:
-    """Return the reason why this user cannot run Spark, in one line; None if the user can run it.
+    """Return in one line the reason why this user cannot run Spark, or None if there is no such reason.
 
     The JVM's login asks the system for the user's name. With ``docker run --user`` the user may have no name.
     """
@@ -62,8 +62,8 @@ def cache_home() -> Path:
 def _temporary() -> Path:
     """Return a temporary folder that this user owns.
 
-    If another user owns a folder of this name, the function does not use it: its owner could replace programs
-    in it.
+    If another user owns a folder of this name, the function does not use this folder, because its owner could
+    replace programs in it.
     """
     folder = Path(tempfile.gettempdir()) / f"routekeeper-cache-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)

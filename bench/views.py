@@ -1,4 +1,7 @@
-"""Changes of routes in an observer's readings: one row for each change (no I/O, no clock)."""
+"""Changes of routes in an observer's readings, with one row for each change.
+
+This module does no I/O and reads no clock.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,7 +34,7 @@ class Views:
         sent_ns: int,
         seen_ns: int,
     ) -> View | None:
-        """Store a reading of a topic's route; return a row if the route has changed, else None."""
+        """Store a reading of a topic's route. Return a row if the route has changed, else None."""
         value = (state, brokers, version)
         before = self._shown.get(topic)
         if before is not None and before.value == value:

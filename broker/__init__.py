@@ -11,6 +11,6 @@ This folder holds the program and its settings. All other code is in subfolders.
     requests/, server/     handlers of requests; the process that runs them
 """
 
-# If the package had a second name, Python would load each class twice.
+# Refuse any other name: under a second name Python would load each class again, and `isinstance` would fail.
 if __name__ != "routekeeper.broker":
     raise ImportError(f"{__name__!r} is installed as routekeeper.broker: import it by this name")

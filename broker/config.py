@@ -1,4 +1,4 @@
-"""Settings of one broker process, with RocketMQ's names and defaults: reading, changes and checks."""
+"""Settings of one broker process, with RocketMQ's names and defaults, and functions that check them."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ class BrokerConfig:
         """URL of the address server.
 
         Raises:
-            ValueError: If domain or subgroup cannot be part of a URL; the error states the allowed form.
+            ValueError: If domain or subgroup cannot be part of a URL. The error states the allowed form.
         """
         return url_of(domain=self.namesrv_domain, subgroup=self.namesrv_domain_subgroup, environment="")
 
@@ -269,7 +269,7 @@ class BrokerConfig:
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:
-        """Delays of the delay levels in ms; the first entry belongs to level 1."""
+        """Delays of the delay levels in ms. The first entry belongs to level 1."""
         return parse_delay_levels(self.message_delay_level)
 
     def validate(self) -> None:
@@ -359,7 +359,7 @@ class BrokerConfig:
         self.delay_levels_ms  # noqa: B018 - raises when malformed
 
     def check_logging(self) -> None:
-        """Check the settings of the program's log; the log is set up before other settings are checked.
+        """Check the settings of the program's log. The log is set up before other settings are checked.
 
         Raises:
             SettingError: If ``logLevel`` or ``logFormat`` has a value that is not allowed.
@@ -372,7 +372,7 @@ class BrokerConfig:
                 raise SettingError(f"{key}={word[:80]}: allowed are {', '.join(allowed)}")
 
     def to_properties(self) -> dict[str, str]:
-        """Return every setting by RocketMQ's key, as ``-p`` and request 26 show it; secrets are hidden."""
+        """Return every setting by RocketMQ's key, as ``-p`` and request 26 show it. Secrets are hidden."""
         return {
             item.metadata["key"]: "******"
             if item.metadata["secret"] and getattr(self, item.name)
@@ -382,7 +382,8 @@ class BrokerConfig:
 
 
 _FIELDS: Final = {item.metadata["key"]: item for item in fields(BrokerConfig)}
-#: Keys that request 25 (UPDATE_BROKER_CONFIG) may change. Never add paths or addresses to bind to this set.
+#: Keys that request 25 (UPDATE_BROKER_CONFIG) may change. Never add a path or an address to bind. Otherwise
+#: an operator could make the broker write into another folder, or listen on another network.
 LIVE_KEYS: Final = frozenset(key for key, item in _FIELDS.items() if item.metadata["live"])
 #: Keys whose values the broker never shows.
 SECRET_KEYS: Final = frozenset(key for key, item in _FIELDS.items() if item.metadata["secret"])
@@ -419,7 +420,7 @@ def apply_properties(config: BrokerConfig, values: Mapping[str, str]) -> tuple[B
         if item is None:
             unknown.append(key)
             continue
-        # Remove blanks around the value, as 5.x brokers do.
+        # Remove blanks around the value, as RocketMQ's brokers 5.x do.
         changes[item.name] = _parse(key, text.strip(_BLANKS), type(item.default))
     return replace(config, **changes), tuple(sorted(unknown))
 

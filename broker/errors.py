@@ -13,7 +13,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Refused(StrEnum):
-    """Reasons for which the broker refuses a send; ``/metrics`` counts refusals by reason."""
+    """Reasons for which the broker refuses a send. ``/metrics`` counts refusals by reason."""
 
     DISK_FULL = "disk_full"
     DISK_FAILED = "disk_failed"
@@ -44,10 +44,10 @@ class SettingError(BrokerError):
 
 
 class StoreUnavailable(BrokerError):
-    """The store cannot accept the message; no part of the message was stored.
+    """The store cannot accept the message. No part of the message was stored.
 
     Attributes:
-        reason: DISK_FULL if the disk is full; DISK_FAILED in all other cases, such as a closed store.
+        reason: DISK_FULL if the disk is full. DISK_FAILED in all other cases, such as a closed store.
     """
 
     def __init__(self, message: str, *, reason: Refused = Refused.DISK_FAILED) -> None:
@@ -60,11 +60,11 @@ class StoreUnusable(BrokerError):
 
 
 class StoreDamaged(StoreUnusable):
-    """The commit log has valid records after a damaged one, so a start would lose acknowledged messages."""
+    """The commit log has valid records after a damaged record. A start would lose acknowledged messages."""
 
 
 class Refusal(BrokerError):
-    """A request is refused; the broker answers with this error's code and remark.
+    """A request is refused. The broker answers with this error's code and remark.
 
     Attributes:
         code: Response code.

@@ -17,7 +17,7 @@ _UNSUPPORTED: Final = {
     "rejectTransactionMessage": ("false", "transactions are not supported, their messages are refused"),
     "enablePropertyFilter": ("true", "SQL92 filters are not supported, pulls with one are refused"),
 }
-#: Settings that turn on replication. They are errors, because this broker makes no copies of messages.
+#: Settings that turn on replication. The broker refuses them, because it makes no copies of messages.
 _REPLICATION: Final = ("enableDLegerCommitLog", "enableControllerMode")
 #: Settings for which a value below the lower bound is replaced by the lower bound, as in RocketMQ. For all
 #: other settings, a value below the lower bound is an error.
@@ -36,7 +36,7 @@ def fit_settings(values: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, 
     fitting, warnings = dict(values), []
     for key, text in values.items():
         value = text.strip().lower()
-        if key == "useTLS":  # RocketMQ's other name for tls.enable; useTLS wins if a file has both
+        if key == "useTLS":  # RocketMQ's other name for tls.enable. useTLS wins if a file has both names.
             del fitting[key]
             fitting["tls.enable"] = value
             continue
@@ -60,7 +60,7 @@ def refuse_missed(key: str, value: str) -> None:
         value: Value in lower case, without blanks around it.
 
     Raises:
-        SettingError: If the setting is refused; the message states the reason.
+        SettingError: If the setting is refused. The message states the reason.
     """
     reason = closed_door(key, value)
     if key in _REPLICATION and value == "true":
@@ -70,7 +70,7 @@ def refuse_missed(key: str, value: str) -> None:
 
 
 def _bound(key: str, value: str) -> int | None:
-    """Return the bound that replaces a value outside its range; None if the value stays as it is."""
+    """Return the bound that replaces a value outside its range, or None if the value stays as it is."""
     if key not in RANGES or key in _EXACT or not (value.isascii() and value.isdecimal() and len(value) < 19):
         return None
     low, high = RANGES[key]

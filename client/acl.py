@@ -15,7 +15,7 @@ from .errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials(Keys):
-    """Keys of an account at the brokers. Used as a hook of a client, this object signs every request.
+    """Keys of an account at the brokers. As a hook of a client, this object signs every request.
 
     Source: AclClientRPCHook and AclUtils.combineRequestContent, RocketMQ 4.9 and 5.3.
 

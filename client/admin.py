@@ -1,4 +1,4 @@
-"""Administrative requests to nameservers and brokers. They are operations, which do no I/O themselves."""
+"""Administrative requests to nameservers and brokers, as operations (:mod:`.operation`) without I/O."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from .operation import Fetch, FetchReply, Operation, invoke
 from .retry import partial_failure
 
 T = TypeVar("T")
-#: Largest number of queues that a topic may have. Source: our own limit; RocketMQ has none.
+#: Largest number of queues that a topic may have. Source: a limit of RouteKeeper. RocketMQ has no limit.
 QUEUE_NUMS_MAX: Final = 65536
 
 
@@ -126,7 +126,7 @@ class Admin:
         return self._directory.tell_each(RemotingCommand.request(RequestCode.PUT_KV_CONFIG, fields.to_ext()))
 
     def kv_delete(self, namespace: str, key: str) -> Operation[tuple[EachAnswer, ...]]:
-        """Remove a key of the KV config at each nameserver; it is no error if the key is missing."""
+        """Remove a key of the KV config at each nameserver. A missing key is no error."""
         fields = DeleteKvFields(namespace=namespace, key=key)
         return self._directory.tell_each(
             RemotingCommand.request(RequestCode.DELETE_KV_CONFIG, fields.to_ext())
@@ -153,11 +153,11 @@ class Admin:
         )
 
     def namesrv_config(self) -> Operation[tuple[EachAnswer, ...]]:
-        """Return the settings of each nameserver; :func:`properties` decodes the answers."""
+        """Return the settings of each nameserver. :func:`properties` decodes the answers."""
         return self._directory.tell_each(RemotingCommand.request(RequestCode.GET_NAMESRV_CONFIG))
 
     def update_namesrv_config(self, settings: Mapping[str, str]) -> Operation[tuple[EachAnswer, ...]]:
-        """Change settings of each nameserver; no nameserver needs a restart."""
+        """Change settings of each nameserver without a restart."""
         body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
         return self._directory.tell_each(
             RemotingCommand.request(RequestCode.UPDATE_NAMESRV_CONFIG, body=body)
@@ -166,9 +166,9 @@ class Admin:
     def delete_topic_in_nameservers(
         self, topic: str, cluster_name: str | None
     ) -> Operation[tuple[EachAnswer, ...]]:
-        """Remove a topic, in one cluster or in all, from each nameserver.
+        """Remove a topic from each nameserver, in one cluster or in all clusters.
 
-        The topic's brokers must have deleted the topic before.
+        Delete the topic at its brokers first, because a broker that has the topic registers it again.
         """
         fields = DeleteTopicInNamesrvFields(topic=topic, cluster_name=cluster_name)
         return self._directory.tell_each(
@@ -204,7 +204,7 @@ class Admin:
         yield from self.call(broker_addr, RequestCode.UPDATE_AND_CREATE_TOPIC, fields.to_ext())
 
     def create_topic_in_cluster(self, cluster_name: str, topic: TopicConfig) -> Operation[tuple[str, ...]]:
-        """Create or change a topic at every master of a cluster; return the masters' addresses.
+        """Create or change a topic at every master of a cluster, and return the masters' addresses.
 
         Raises:
             NotApplied: If the cluster has no master; nothing was sent.
@@ -253,7 +253,7 @@ class Admin:
         return TopicStats.decode(response.body), response.body
 
     def broker_runtime(self, broker_addr: str) -> Operation[Mapping[str, str]]:
-        """Return a broker's runtime figures; each key is the name of a figure.
+        """Return a broker's runtime figures by name.
 
         Raises:
             ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
@@ -262,7 +262,7 @@ class Admin:
         return KVTable.decode(response.body).table
 
     def broker_config(self, broker_addr: str) -> Operation[Mapping[str, str]]:
-        """Return a broker's settings; each key is the name of a setting.
+        """Return a broker's settings by name.
 
         Raises:
             ResponseError, ConnectionLost, RequestTimeout: As :meth:`create_topic`.
@@ -309,7 +309,7 @@ class Admin:
     # Operations made of several requests ------------------------------------------------------------
 
     def add_to_order_conf(self, topic: str, addition: str) -> Operation[tuple[EachAnswer, ...]]:
-        """Set ``broker:queues`` in a topic's order configuration; store the result at each nameserver.
+        """Set entries ``broker:queues`` in a topic's order configuration at each nameserver.
 
         Entries of other brokers stay in the configuration.
 

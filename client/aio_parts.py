@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Client(Protocol):
-    """Members of :class:`routekeeper.client.aio.Client` that this module uses; that class describes them."""
+    """Members of :class:`routekeeper.client.aio.Client` that this module uses; see that class."""
 
     core: ClientCore
     admin: AdminOperations
@@ -60,7 +60,7 @@ def _awaited(
 
 @show_as_called
 class Producer:
-    """Sends messages of one group; :class:`routekeeper.client.producer.ProducerCore` describes the methods.
+    """A producer of one group. :class:`routekeeper.client.producer.ProducerCore` describes the methods.
 
     A producer needs no start. :meth:`close`, or the end of ``async with``, sends the messages that were added
     with :meth:`put` and are not sent yet.
@@ -136,7 +136,7 @@ async def _tell(outcomes: Sequence[tuple[Any, SendResult | RemotingError]]) -> l
             future.set_exception(outcome)
             if on_delivery is not None:
                 # ``on_delivery`` has reported the error already, so the user may never read the future. Read
-                # its error here; asyncio logs errors of futures that nobody has read.
+                # its error here, because asyncio logs each error of a future that nobody has read.
                 future.exception()
         else:
             future.set_result(outcome)
@@ -160,13 +160,13 @@ class Consumer:
 
     @property
     def assigned(self) -> tuple[MessageQueue, ...]:
-        """Queues that this member consumes now."""
+        """Return the queues that this member consumes now."""
         return self.core.assigned
 
     async def start(self) -> None:
-        """Join the group and begin to pull; start the client if it was not started.
+        """Join the group and begin to pull. Start the client first if it is not started.
 
-        ``async with`` calls this.
+        ``async with`` calls this method.
         """
         await self._client.start()
         await self._client.run(self.core.start())
@@ -180,23 +180,25 @@ class Consumer:
     seek = _awaited(GroupMember.seek)
 
     def pause(self, *queues: MessageQueue) -> None:
-        """Stop pulling and delivering messages of these queues; without arguments, of all assigned queues."""
+        """Stop pulling and delivering messages of these queues, by default of all assigned queues."""
         self.core.pause(queues or self.core.assigned)
 
     def resume(self, *queues: MessageQueue) -> None:
-        """Pull and deliver messages of these paused queues again; without arguments, of all paused queues."""
+        """Pull and deliver messages of these paused queues again, by default of all paused queues."""
         self.core.resume(queues or tuple(self.core.paused))
 
 
 class PushConsumer(Consumer):
-    """Calls a listener with messages; see :class:`routekeeper.client.consumer.PushConsumerCore`."""
+    """A consumer that calls a listener; see :class:`routekeeper.client.consumer.PushConsumerCore`."""
 
     core: PushConsumerCore
 
 
 @show_as_called
 class PullConsumer(Consumer):
-    """Returns messages on request; see :class:`routekeeper.client.pull_consumer.PullConsumerCore`.
+    """A consumer that returns messages on request.
+
+    :class:`routekeeper.client.pull_consumer.PullConsumerCore` describes the methods.
 
         async with client.pull_consumer("billing", {"Orders": "*"}) as consumer:
             async for message in consumer:

@@ -40,7 +40,7 @@ _TIMESTAMP_BACK_MS: Final = 30 * 60 * 1000
 #: Number of brokers to which rebalancing sends requests at the same time. If rebalancing asked one broker
 #: after the other, a broker that does not answer would delay the following brokers.
 _ASKED_AT_ONCE: Final = 16
-#: Largest number of brokers that one rebalance asks for the group's members; the first answer is used.
+#: Largest number of brokers that one rebalance asks for the group's members. The first answer is used.
 _MEMBER_TRIES: Final = 3
 
 
@@ -70,10 +70,10 @@ class Assignment:
         orderly: bool,
         auto_store: bool,
     ) -> None:
-        """Store the arguments.
+        """Prepare the operations. :meth:`start` begins them.
 
         Args:
-            subscriptions: Subscriptions by topic; the caller may change this mapping later.
+            subscriptions: Subscriptions by topic. The caller may change this mapping later.
             pull: Operation that pulls messages of one queue, started for each assigned queue.
         """
         self.config = config
@@ -112,7 +112,7 @@ class Assignment:
             yield Spawn(self._keep_stored(), f"offsets {self.config.group}")
 
     def stop(self) -> None:
-        """Stop assigning queues; the caller then runs :meth:`release_all`."""
+        """Stop assigning queues. The caller must run :meth:`release_all` after this call."""
         self._stopping = True
         if self._watches:
             self._watches = False
@@ -166,7 +166,7 @@ class Assignment:
             yield from wait(self.changed, seen, period_s if settled else 1.0)
 
     def _balance(self, topic: str) -> Operation[bool]:
-        """Compute this member's share of a topic's queues; take and release queues to get this share.
+        """Compute this member's share of a topic's queues, and take and release queues to get this share.
 
         Returns:
             True if this member has all queues that were assigned to it; False if some are still missing.
@@ -209,7 +209,7 @@ class Assignment:
     def _begin_all(self, queues: list[MessageQueue]) -> Operation[None]:
         """Begin to consume queues of one broker.
 
-        If the broker does not answer, skip the broker's remaining queues; the next rebalance tries them.
+        If the broker does not answer, skip the broker's remaining queues until the next rebalance.
         """
         # Shuffle the queues: if one queue fails at every rebalance, the queues after it must not always wait.
         self._core.rng.shuffle(queues)
@@ -235,7 +235,7 @@ class Assignment:
             log.info("queue assigned group=%s queue=%s offset=%d", self.config.group, queue, offset)
 
     def _begin(self, queue: MessageQueue, offset: int) -> Operation[ProcessQueue[Taken]]:
-        """Begin to consume a queue at an offset; return its new state.
+        """Begin to consume a queue at an offset, and return the queue's new state.
 
         Raises:
             RemotingError: If no task or thread can be started to pull messages. This member then does not
@@ -250,9 +250,9 @@ class Assignment:
         try:
             yield Spawn(self._pull(queue, process), f"pull {queue.topic} {queue.broker_name}")
         except BaseException:
-            # Nothing pulls this queue, so remove it from ``queues``. Otherwise nobody would consume it: the
-            # other members leave it to this member, and rebalancing assigns only queues that are not in
-            # ``queues``.
+            # Nothing pulls this queue. Remove it from ``queues``, because the next rebalance assigns only
+            # queues that are missing there. Otherwise no member would consume this queue, because the other
+            # members leave it to this member.
             process.dropped = True
             if self.queues.get(queue) is process:
                 del self.queues[queue]
@@ -260,7 +260,7 @@ class Assignment:
         return process
 
     def seek(self, queue: MessageQueue, offset: int) -> Operation[None]:
-        """Continue a queue at another offset; drop messages that were pulled but not consumed.
+        """Continue a queue at another offset, and drop messages that were pulled but not consumed.
 
         Raises:
             InvalidArgument: If the offset is invalid, or this member does not consume the queue.
@@ -272,7 +272,7 @@ class Assignment:
         yield from self._begin(queue, offset)
 
     def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Record offsets that a broker requests; queues of this member soon continue at these offsets."""
+        """Record offsets that a broker requests. The next rebalance moves the queues to these offsets."""
         self._resets.update(offsets)
         self.changed.notify()
 
@@ -301,7 +301,7 @@ class Assignment:
         return process is not None and process.leaving
 
     def _give_up(self, queues: Iterable[MessageQueue]) -> Operation[None]:
-        """Release queues; a queue whose batch an orderly consumer processes now is released after that batch.
+        """Release queues. If an orderly consumer processes a queue's batch, release the queue afterwards.
 
         Until the batch ends, this member keeps the queue's lock but does not renew the lock.
         """
@@ -337,7 +337,7 @@ class Assignment:
             yield from self._unlock((queue,))
 
     def _finish(self, queue: MessageQueue) -> Operation[None]:
-        """Wait until the queue's batch ends, or this member stops, but at most :data:`_LOCK_LIVES_S` seconds.
+        """Wait at most :data:`_LOCK_LIVES_S` seconds until the queue's batch ends or this member stops.
 
         The queue's lock is not renewed during this wait. When the broker's lock expires, another member may
         lock the queue.
@@ -398,9 +398,10 @@ class Assignment:
         """
         stored = yield from self.offsets.committed(queue)
         if stored is not None:
-            # Brokers also answer 0 if no offset is stored and the queue is young. Keep this 0 out of
-            # ``_stored``, so that this member soon stores it. Otherwise brokers would answer "not found" when
-            # the queue is older, and the group would skip messages.
+            # Brokers also answer 0 if no offset is stored and the queue is new. Keep this 0 out of
+            # ``_stored``, so that this member soon stores it. Otherwise a broker would answer "not found"
+            # later, when the queue is no longer new. The group would then begin at ``consume_from``, which
+            # may skip messages.
             if stored:
                 self._stored[queue] = stored
             return stored
@@ -415,7 +416,7 @@ class Assignment:
         return (yield from self._reader.search_offset(queue, wall_ms))
 
     def _lock(self, queues: Sequence[MessageQueue]) -> Operation[tuple[MessageQueue, ...]]:
-        """Lock queues at their brokers (request 41); return the queues whose locks this client now has."""
+        """Lock queues at their brokers (request 41). Return the queues whose locks this client now has."""
         held: set[MessageQueue] = set()
         self._locks.update(queues)
 
@@ -428,8 +429,8 @@ class Assignment:
                     addr,
                     RemotingCommand.request(RequestCode.LOCK_BATCH_MQ, body=body),
                     self._core.config.call_timeout_s,
-                    # Do not send the request if the member stops: a lock that arrives at the broker after the
-                    # unlock would keep other members from the queues.
+                    # Do not send the request if the member stops. If the lock reached the broker after the
+                    # unlock, other members could not consume the queues.
                     lambda: self._stopping,
                 )
                 if response.code == ResponseCode.SUCCESS:
@@ -485,7 +486,7 @@ class Assignment:
     def store(
         self, queue: MessageQueue, process: ProcessQueue[Taken], *, oneway: bool, last: bool = False
     ) -> Operation[None]:
-        """Store a queue's offset as :meth:`commit` does, but log a failure; the next call tries again."""
+        """Store a queue's offset as :meth:`commit` does. Log a failure, because the next call tries again."""
         try:
             yield from self.commit(queue, process, oneway=oneway, last=last)
         except RemotingError as error:
@@ -543,7 +544,7 @@ class Assignment:
             self._stored[queue] = offset
 
     def _tell(self, text: str, *values: object) -> Operation[None]:
-        """Log a failure as a warning; log it as info if this member is closing, which may be the cause."""
+        """Log a failure as a warning, or as info if this member is closing and may cause the failure."""
         text, values = text + " group=%s", (*values, self.config.group)
         if self._stopping or self._core.closing:
             log.info(text, *values)

@@ -1,4 +1,4 @@
-"""The client for threads and greenlets. It performs the effects of operations on blocking sockets.
+"""The client for threads and greenlets. It runs operations (:mod:`.operation`) on blocking sockets.
 
     with Client(ClientConfig(nameservers=("127.0.0.1:9876",))) as client:
         producer = client.producer(ProducerConfig(group="orders"))
@@ -82,7 +82,7 @@ _serials: Final = itertools.count(secrets.randbits(31))
 
 
 class Client:
-    """One client; several threads or greenlets may use it at the same time.
+    """One client, which several threads or greenlets may use at the same time.
 
     Args:
         hooks: Each hook receives every request before it is sent, and every answer before the caller
@@ -90,7 +90,7 @@ class Client:
         send_threads: Number of sends of :meth:`Producer.send_async` that run at the same time.
         send_async_max: Largest number of sends of ``send_async`` that run or are queued. If this number is
             reached, ``send_async`` waits.
-        core: Function that creates the core; it has the parameters of
+        core: Function that creates the core. It has the parameters of
             :class:`~routekeeper.client.core.ClientCore`.
     """
 
@@ -157,7 +157,7 @@ class Client:
         """Close consumers and producers, end the background threads, close the connections.
 
         Running listeners, sends in threads and the client's own threads may continue for ``shutdown_s``
-        seconds in total. Sends that have not ended by then fail; their errors state the outcome of the send.
+        seconds in total. Later, unfinished sends fail, and their errors state the outcome.
 
         Raises:
             InvalidArgument: If a queue selector, log handler or signal handler calls this method inside a
@@ -192,11 +192,11 @@ class Client:
             self.perform(self.core.end())
 
     def left_open(self) -> bool:
-        """Return True if data would be lost if the program ended without :meth:`close`."""
+        """Return True if the program would lose data by ending without :meth:`close`."""
         return self.core.left_open() or (not self.core.closing and bool(self._sends))
 
     def run(self, operation: Operation[T]) -> T:
-        """Run one operation to its end; return its result or raise its exception.
+        """Run one operation to its end, and return its result or raise its exception.
 
         Raises:
             ClientClosed: If the client is closed; nothing was done.
@@ -233,7 +233,7 @@ class Client:
             operation.close()
 
     def route(self, topic: str, *, nameserver: str | None = None) -> TopicRouteData:
-        """Ask a nameserver for a topic's route; the cache is not used.
+        """Ask a nameserver for a topic's route, without the cache.
 
         Args:
             nameserver: The only nameserver to ask; if None, any nameserver may answer.
@@ -251,7 +251,7 @@ class Client:
     def push_consumer(
         self, config: ConsumerConfig | str, subscriptions: Mapping[str, str], listener: Listener
     ) -> PushConsumer:
-        """Return a push consumer of a group; the caller must start it.
+        """Return a push consumer of a group. The caller must start the consumer.
 
         Args:
             subscriptions: Tag expression by topic; an expression is ``*`` or ``A || B``.
@@ -276,7 +276,7 @@ class Client:
     def pull_consumer(
         self, config: PullConsumerConfig | str, subscriptions: Mapping[str, str] | None = None
     ) -> PullConsumer:
-        """Return a pull consumer of a group; the caller must start it, and may subscribe to topics later."""
+        """Return a pull consumer that the caller must start. The caller may subscribe to topics later."""
         settings = PullConsumerConfig(group=config) if isinstance(config, str) else config
         return PullConsumer(self, PullConsumerCore(self.core, settings, subscriptions or {}))
 
@@ -318,7 +318,7 @@ class Client:
         self._places.release()
 
     def serve_brokers(self) -> None:
-        """Use separate connections for heartbeats; threads read brokers' requests from these connections.
+        """Use separate connections for heartbeats. Threads read brokers' requests from these connections.
 
         A broker sends its requests over the connection on which the heartbeat came. Sends use the other
         connections. A thread that waits for the answer to a send reads the connection itself, so a send needs
@@ -376,7 +376,7 @@ class Client:
         return max(0.0, min(deadline_s, self.core.deadline_s) - time.monotonic())
 
     def _at_most(self, timeout_s: float) -> float:
-        """Return the timeout, or less if the client must end earlier."""
+        """Return the timeout, or a shorter time if the client must end earlier."""
         if self.core.deadline_s == math.inf:
             return timeout_s
         return max(0.001, min(timeout_s, self.core.deadline_s - time.monotonic()))
@@ -418,7 +418,7 @@ class Client:
             self._threads.discard(threading.current_thread())
 
 
-#: Open clients by ``id()``. No lock protects this dict: if another thread held the lock during a fork, the
+#: Open clients by ``id()``. No lock protects this dict. If another thread had the lock during a fork, the
 #: lock would stay locked in the child process for ever.
 _open_clients: Final[weakref.WeakValueDictionary[int, Client]] = weakref.WeakValueDictionary()
 #: Ids of the processes in which :func:`close_open_clients` is registered with multiprocessing.
@@ -469,11 +469,11 @@ def local_identity() -> Identity:
 
 
 def local_ip() -> str:
-    """Return the IP address that this machine uses to reach other machines; 127.0.0.1 without a network."""
+    """Return the IP address that this machine uses to reach others, or 127.0.0.1 without a network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            # 192.0.2.1 is reserved for documentation. connect() on a UDP socket sends nothing; it only
-            # chooses the source address.
+            # 192.0.2.1 is reserved for documentation. For a UDP socket, connect() only chooses the source
+            # address and sends nothing.
             probe.connect(("192.0.2.1", 9))
             return str(probe.getsockname()[0])
         except OSError:

@@ -34,7 +34,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class Steps:
-    """Runs the code of a client's operations between two effects, in one thread at a time.
+    """A runner for the code of a client's operations, in one thread at a time and never during I/O.
 
     Attributes:
         lock: Held while :meth:`run` runs code of an operation. Other code that holds this lock must not call
@@ -111,7 +111,7 @@ def _performed(operation: Callable[Concatenate[Any, P], Operation[T]]) -> Callab
 
 @show_as_called
 class Producer:
-    """Sends messages of one group; :class:`routekeeper.client.producer.ProducerCore` describes the methods.
+    """A producer of one group. :class:`routekeeper.client.producer.ProducerCore` describes the methods.
 
     A producer needs no start. :meth:`close`, or the end of ``with``, sends the messages that were added with
     :meth:`put` and are not sent yet.
@@ -148,7 +148,7 @@ class Producer:
         select: QueueSelector | None = None,
         timeout_s: float | None = None,
     ) -> Future[SendResult]:
-        """Send one message in a thread; the future ends with the result or the error of :meth:`send`.
+        """Send one message in a thread, and return a future with the result or the error of :meth:`send`.
 
         This method waits while ``send_async_max`` sends run or are queued. It waits for at most ``timeout_s``
         seconds, or ``send_timeout_s`` if ``timeout_s`` is None.
@@ -208,8 +208,8 @@ class Producer:
         """Send the messages of :meth:`put`, and return when the outcome of every message is known.
 
         Raises:
-            InvalidArgument: If a delivery callback of this producer calls this method, because the call would
-                wait for ever for the message of that callback.
+            InvalidArgument: If a delivery callback of this producer calls this method. The call would wait
+                for ever for the message of that callback.
         """
         if self.core in _reporting.producers:
             raise InvalidArgument(
@@ -274,11 +274,11 @@ class Consumer:
 
     @property
     def assigned(self) -> tuple[MessageQueue, ...]:
-        """Queues that this member consumes now."""
+        """Return the queues that this member consumes now."""
         return self.core.assigned
 
     def start(self) -> None:
-        """Join the group and begin to pull; start the client if it was not started. ``with`` calls this."""
+        """Join the group and begin to pull; start the client if needed. ``with`` calls this method."""
         self._client.serve_brokers()
         self._client.start()
         self._client.run(self.core.start())
@@ -292,23 +292,25 @@ class Consumer:
     seek = _performed(GroupMember.seek)
 
     def pause(self, *queues: MessageQueue) -> None:
-        """Stop pulling and delivering messages of these queues; without arguments, of all assigned queues."""
+        """Stop pulling and delivering messages of these queues, by default of all assigned queues."""
         self._client.steps.run(lambda: self.core.pause(queues or self.core.assigned))
 
     def resume(self, *queues: MessageQueue) -> None:
-        """Pull and deliver messages of these paused queues again; without arguments, of all paused queues."""
+        """Pull and deliver messages of these paused queues again, by default of all paused queues."""
         self._client.steps.run(lambda: self.core.resume(queues or tuple(self.core.paused)))
 
 
 class PushConsumer(Consumer):
-    """Calls a listener with messages; see :class:`routekeeper.client.consumer.PushConsumerCore`."""
+    """A consumer that calls a listener; see :class:`routekeeper.client.consumer.PushConsumerCore`."""
 
     core: PushConsumerCore
 
 
 @show_as_called
 class PullConsumer(Consumer):
-    """Returns messages on request; see :class:`routekeeper.client.pull_consumer.PullConsumerCore`.
+    """A consumer that returns messages on request.
+
+    :class:`routekeeper.client.pull_consumer.PullConsumerCore` describes the methods.
 
         with client.pull_consumer("billing", {"Orders": "*"}) as consumer:
             for message in consumer:

@@ -1,6 +1,7 @@
 """Checks of functions that users pass to the client. This module does no I/O and reads no clock.
 
-A function must run when it is called, must accept the client's arguments, and must return an allowed result.
+A call of such a function must run its code at once, which is not so for a generator function. The function
+must accept the client's arguments, and return an allowed result.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from .errors import InvalidArgument
 
 
 def gives_coroutine(call: Any) -> bool:
-    """Return True if calling ``call`` returns a coroutine; a coroutine runs no code until it is awaited."""
+    """Return True if calling ``call`` returns a coroutine, which runs no code until it is awaited."""
     call = _unwrapped(call)
     return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
 
@@ -48,7 +49,7 @@ def check_callback(name: str, call: Any, *, arguments: int, awaited: bool = Fals
     try:
         signature = inspect.signature(call)
     except (ValueError, TypeError):
-        return  # a C function may have no signature; its first call shows whether the arguments fit
+        return  # some C functions have no signature: only a call can show whether the arguments fit
     try:
         signature.bind(*[None] * arguments)
     except TypeError as error:
@@ -89,7 +90,7 @@ def never_runs(result: Any) -> bool:
 
 
 def discarded(result: Any) -> str:
-    """Describe a result that a callback must not return; close it if it is a coroutine or generator."""
+    """Describe a result that a callback must not return, and close it if it is a coroutine or generator."""
     text = shortened(repr(result))
     if isinstance(result, Coroutine | Generator):
         result.close()

@@ -80,7 +80,7 @@ class ClientConfig:
     Attributes:
         nameservers: Addresses of the nameservers, "host:port".
         nameserver_url: URL of a page that lists nameserver addresses, separated by ``;``. When the page
-            changes, the client uses the page's new addresses instead of the old ones.
+            changes, the client uses the page's new addresses instead of the old addresses.
         client_id: Name of this client at brokers; if empty, the client makes a name from address and process.
         codec: Encoding of request headers: JSON, or RocketMQ's own binary form.
         route_refresh_s: Time between two queries for the route of a topic in use.
@@ -246,7 +246,7 @@ class ConsumeFrom(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
-    """Settings of both kinds of consumers; times are in seconds.
+    """Settings of push consumers and pull consumers. Times are in seconds.
 
     Attributes:
         group: Name of the consumer group.
@@ -361,7 +361,7 @@ def check_topic(topic: str, *, sizes_only: bool = False) -> str:
     """Return ``topic`` if it is an allowed topic name.
 
     Raises:
-        InvalidArgument: If the name is not allowed; the error names the value and the allowed form.
+        InvalidArgument: If the name is not allowed. The error names the value and the allowed form.
     """
     is_text = isinstance(topic, str)
     limit = GROUP_TOPIC_LENGTH_MAX if is_text and topic.startswith(RETRY_PREFIX) else TOPIC_LENGTH_MAX
@@ -370,7 +370,7 @@ def check_topic(topic: str, *, sizes_only: bool = False) -> str:
 
 
 def check_group(group: str) -> str:
-    """Return ``group`` if a client may use this name of a group.
+    """Return ``group`` if it is an allowed group name.
 
     Raises:
         InvalidArgument: If the name is not allowed.
@@ -397,7 +397,7 @@ def check_text(what: str, text: object) -> None:
 def check_timeout(timeout_s: float) -> None:
     """Reject a value that is not a timeout of a request.
 
-    Values of 0 and less are allowed; such a request times out at once.
+    Values of 0 and less are allowed: such a request times out at once.
 
     Raises:
         InvalidArgument: If the value is not a timeout.

@@ -1,7 +1,7 @@
 """The push consumer, which pulls messages and passes them to a listener.
 
-Its work is written as operations (:mod:`.operation`). This module does no I/O; a driver (:mod:`.aio` or
-:mod:`.blocking`) does the I/O.
+This module does no I/O. Its methods are generators that yield requests and waiting times (operations, see
+:mod:`.operation`). A driver (:mod:`.aio` or :mod:`.blocking`) runs the generators and does the I/O.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ConsumeResult(Enum):
 
 #: User's function that processes a batch of messages of one queue. The results None and SUCCESS acknowledge
 #: the messages. After any other result, or an exception, the messages are delivered again. With an asyncio
-#: client, the result may be awaitable; the client awaits it.
+#: client, the result may be awaitable. The client then awaits the result.
 Listener = Callable[[Sequence[ReceivedMessage]], Any]
 
 
@@ -180,7 +180,7 @@ class PushConsumerCore(GroupMember):
             yield Spawn(self._work_on(), f"worker {number} {self.config.group}")
 
     def on_request(self, request: RemotingCommand) -> RemotingCommand | Operation[RemotingCommand] | None:
-        """Answer request 309 (consume one message now), or a request that each kind of consumer answers."""
+        """Answer request 309 (consume one message now). :class:`GroupMember` answers other requests."""
         if (
             request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY
             and request.ext_fields.get("consumerGroup") == self.config.group
@@ -201,7 +201,7 @@ class PushConsumerCore(GroupMember):
             seen = self._namespace.messages_outside((message,))
             if _checked_result((yield Deliver(self._listener, seen))) is ConsumeResult.RECONSUME_LATER:
                 result = "CR_LATER"
-        except Exception as error:  # the listener may raise any exception; the operator receives its text
+        except Exception as error:  # any exception of the listener: return its text to the operator
             log.warning("listener failed group=%s message=%s", self.config.group, message.message_id)
             result, remark = "CR_THROW_EXCEPTION", repr(error)
         after: Instant = yield Clock()
@@ -264,7 +264,7 @@ class PushConsumerCore(GroupMember):
         failure: Exception | None = None
         try:
             result = _checked_result((yield Deliver(self._listener, self._namespace.messages_outside(batch))))
-        except Exception as error:  # the listener may raise any exception; deliver the messages again later
+        except Exception as error:  # any exception of the listener: deliver the messages again later
             failure, result = error, ConsumeResult.RECONSUME_LATER
         instant = yield from read_clock()
         if failure is None:
@@ -325,7 +325,7 @@ class PushConsumerCore(GroupMember):
             process.give_back(again)
 
     def _send_to_dead_letters(self, queue: MessageQueue, message: ReceivedMessage) -> Operation[bool]:
-        """Send a message of an orderly queue to the dead letter topic; return False to try again later.
+        """Send a message of an orderly queue to the dead letter topic. Return False to try again later.
 
         This member first sends a copy. If certainly no broker stored the copy, this member asks the message's
         broker to copy the stored message. This may succeed if the message is too large for a producer. If the
@@ -389,13 +389,14 @@ class PushConsumerCore(GroupMember):
 
         This member tries the following, in this order:
 
-        - ask the broker to copy the message to the retry topic (request 36);
-        - send a copy to the retry topic;
-        - if neither copy can ever succeed, deliver the message again itself, or after the last retry leave
-          the message in its queue.
+        - ask the broker to copy the message to the retry topic (request 36),
+        - send a copy to the retry topic.
+
+        If neither copy can ever succeed, this member delivers the message again without a copy. After the
+        last retry, it leaves the message in its queue.
 
         Returns:
-            None if this member need not deliver the message again; otherwise the message to deliver.
+            The message that this member must deliver again, or None if there is no such message.
         """
         times_max = self._reconsume_max()
         is_last = message.reconsume_times >= times_max

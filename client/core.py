@@ -68,10 +68,10 @@ class ClientCore:
     """State and background operations of one client.
 
     Args:
-        source: Operation that fetches a route; the benchmark passes an operation that reads from ZooKeeper.
+        source: Operation that fetches a route. The benchmark passes an operation that reads from ZooKeeper.
 
     Attributes:
-        stop: Signal of the end of the client; every background operation waits for this signal.
+        stop: Signal of the end of the client. Every background operation waits for this signal.
         silent: Addresses of brokers that did not answer their last heartbeat.
         crowded_until_s: For each broker name, an instant in seconds of the monotonic clock. Until this
             instant, queues of the broker pause after an empty pull, because too many pulls wait on the
@@ -102,7 +102,7 @@ class ClientCore:
         self._closers: dict[object, Callable[[], Operation[None]]] = {}
         self._enders: dict[object, Callable[[], Operation[None]]] = {}
         self._unsent: dict[object, Callable[[], int]] = {}
-        self._closed: set[object] = set()  # closed producers; some of their messages have no outcome yet
+        self._closed: set[object] = set()  # closed producers with messages that have no outcome yet
         self._leaves = 0  # number of times that this client began to leave a group
         self._ending: set[object] = set()  # producers for which close_producer() runs now
         self._begun: set[str] = set()  # names of the background operations that were started
@@ -147,7 +147,7 @@ class ClientCore:
         self.stop.notify()
 
     def end(self) -> Operation[None]:
-        """End the producers and consumers that :meth:`close` did not reach in time; send nothing.
+        """End the producers and consumers that :meth:`close` did not reach in time, and send nothing.
 
         Wake the callers that wait for a producer or consumer, and report an outcome for each message that has
         none. The client runs this operation last, after it has ended or abandoned all background operations.
@@ -159,7 +159,7 @@ class ClientCore:
         self._enders.clear()
 
     def cache_room(self) -> int:
-        """Return how many bytes of messages consumers may still pull; negative if they exceed the limit."""
+        """Return the bytes of messages that consumers may still pull; negative if they exceed the limit."""
         return self.config.cache_size - sum(count() for count in self._cached.values())
 
     def unsent(self) -> int:
@@ -167,7 +167,7 @@ class ClientCore:
         return sum(count() for count in self._unsent.values())
 
     def left_open(self) -> bool:
-        """Return True if data would be lost if the program ended without :meth:`close`."""
+        """Return True if the program would lose data by ending without :meth:`close`."""
         return not self.closing and bool(self._consumers or self.unsent())
 
     def add_producer(
@@ -181,7 +181,7 @@ class ClientCore:
         """Add a producer: heartbeats then contain its group, and :meth:`close` closes the producer.
 
         Args:
-            end: Operation for messages that ``close`` did not send; it runs when the client ends.
+            end: Operation for messages that ``close`` did not send. It runs when the client ends.
             unsent: Returns the number of the producer's messages that have no outcome yet.
         """
         self._producer_groups[group] += 1
@@ -190,7 +190,7 @@ class ClientCore:
         self._unsent[producer] = unsent
 
     def close_producer(self, group: str, producer: object) -> Operation[None]:
-        """Close one producer; if it was the last producer of its group, the client leaves the group."""
+        """Close one producer. If it was the last producer of its group, the client leaves the group."""
         close = self._closers.get(producer)
         if close is None or producer in self._ending:
             return
@@ -207,7 +207,7 @@ class ClientCore:
         yield from self.leave(producer_group=group)
 
     def _forget_closed(self) -> None:
-        """Forget each closed producer whose messages all have outcomes; :meth:`end` needs the others."""
+        """Forget each closed producer whose messages all have outcomes. :meth:`end` then skips it."""
         for producer in [producer for producer in self._closed if not self._unsent[producer]()]:
             self._closed.discard(producer)
             del self._unsent[producer]
@@ -226,7 +226,7 @@ class ClientCore:
 
         Args:
             on_request: Handles brokers' requests that concern the consumer.
-            end: Operation that wakes callers that still wait for messages; it runs when the client ends.
+            end: Operation that wakes callers that still wait for messages. It runs when the client ends.
             cached: Returns the number of bytes of memory that the consumer's messages take.
         """
         if group in self._consumers:
@@ -246,7 +246,7 @@ class ClientCore:
             describe: The function that the consumer passed to :meth:`add_consumer`.
 
         Returns:
-            False if another consumer of this client has joined the group since then; that consumer stays.
+            False if another consumer of this client has joined the group since then. That consumer stays.
         """
         if self._consumers.get(group, describe) != describe:
             return False
@@ -262,8 +262,8 @@ class ClientCore:
     ) -> Operation[None]:
         """Notify every broker that this client leaves a group (request 35).
 
-        Before this operation, the caller removes the group's consumer with :meth:`remove_consumer`;
-        otherwise the next heartbeat would join the group again.
+        Before this operation, the caller removes the group's consumer with :meth:`remove_consumer`.
+        Otherwise the next heartbeat would join the group again.
 
         If a broker does not receive the notification, it removes this client only after 120 s without a
         heartbeat. Until then, the other members do not take over this client's queues.
@@ -289,7 +289,7 @@ class ClientCore:
         yield from self._each(addrs, tell, "farewell")
 
     def beat(self) -> Operation[None]:
-        """Send one heartbeat (request 34) to every known broker; log the brokers that do not answer."""
+        """Send one heartbeat (request 34) to every known broker, and log the brokers that do not answer."""
         if not self._producer_groups and not self._consumers:
             return
         body = HeartbeatData(
@@ -339,7 +339,7 @@ class ClientCore:
     def _each(
         self, addrs: Iterable[str], tell: Callable[[str], Operation[None]], name: str
     ) -> Operation[None]:
-        """Run ``tell`` for each broker, concurrently, so that a silent broker does not delay the others.
+        """Run ``tell`` for each broker, concurrently, so that a silent broker does not delay other brokers.
 
         If the client was not started or is closing, run ``tell`` for one broker after the other.
         """
@@ -369,14 +369,14 @@ class ClientCore:
             yield from wait(self.stop, self.stop.version, seconds)
 
     def send_oneway(self, addr: str, request: RemotingCommand) -> Operation[None]:
-        """Send a request that has no answer; log a failure instead of raising it."""
+        """Send a request that has no answer, and log a failure instead of raising it."""
         try:
             yield Oneway(addr, request)
         except RemotingError as error:
             log.info("oneway failed addr=%s code=%d error=%s", addr, request.code, error)
 
     def _heartbeat_addrs(self, *, consumers: bool) -> list[str]:
-        """Return the masters' addresses; for consumers also the addresses of slaves, which serve reads."""
+        """Return the addresses of masters, and for consumers also of slaves, because slaves serve reads."""
         addrs: dict[str, None] = {}
         for by_id in self.directory.routes.brokers().values():
             for broker_id, addr in by_id.items():

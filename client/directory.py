@@ -40,7 +40,7 @@ class EachAnswer:
 
 
 class RouteSource(Protocol):
-    """The source of a client's routes; the default is :func:`ask_nameservers`."""
+    """The source of a client's routes. The default source is :func:`ask_nameservers`."""
 
     def __call__(
         self, directory: Directory, topic: str, *, timeout_s: float | None
@@ -78,7 +78,7 @@ class Directory:
         self._source = source
         self.nameservers = NameserverChoice(config.nameservers, avoid_s=config.nameserver_avoid_s, rng=rng)
         self.routes = RouteCache(refresh_s=config.route_refresh_s)
-        #: Functions that are called when a route in use has changed; they must not wait.
+        #: Functions that are called when a route in use has changed. They must not wait.
         self.watchers: list[Callable[[], None]] = []
         #: True if :meth:`keep_routes` runs. Otherwise, each send refreshes its route if the route is out of
         #: date.
@@ -90,7 +90,7 @@ class Directory:
     def ask(
         self, request: RemotingCommand, *, timeout_s: float | None = None, addr: str | None = None
     ) -> Operation[RemotingCommand]:
-        """Send a read request to one nameserver; return the answer with any code. See :meth:`read`."""
+        """Send a read request to one nameserver, as :meth:`read` does. Return the answer with any code."""
         return (yield from self.read(request, lambda response: response, timeout_s=timeout_s, addr=addr))
 
     def read(
@@ -101,12 +101,12 @@ class Directory:
         timeout_s: float | None = None,
         addr: str | None = None,
     ) -> Operation[T]:
-        """Send a read request to one nameserver; return the decoded answer.
+        """Send a read request to one nameserver, and return the decoded answer.
 
         Ask the next nameserver if a nameserver does not answer, is overloaded or not ready, or sends an
         answer that cannot be decoded. Stop when the timeout ends. Each nameserver except for the last has at
-        most ``nameserver_try_s`` seconds to answer, so that a dead nameserver does not use up the whole
-        timeout. Repeating a read does no harm.
+        most ``nameserver_try_s`` seconds to answer. So a dead nameserver does not use up the whole timeout.
+        Repeating a read does no harm.
 
         Args:
             decode: Returns the result from an answer with any code. If it raises RemoteProtocolError,
@@ -172,13 +172,13 @@ class Directory:
             if left_s <= 0:
                 raise
             # The connection may have been opened before a restart of the nameserver. Repeat the request over
-            # a new connection; repeating a read does no harm.
+            # a new connection, because repeating a read does no harm.
             return (yield from invoke(addr, request, left_s))
 
     def tell_each(
         self, request: RemotingCommand, *, timeout_s: float | None = None
     ) -> Operation[tuple[EachAnswer, ...]]:
-        """Send a request to each nameserver, as RocketMQ's administration does; return all answers.
+        """Send a request to each nameserver, as RocketMQ's administration does, and return all answers.
 
         If a nameserver fails, the other nameservers still receive the request. If all nameservers must make a
         change, the caller must check every answer.
@@ -209,7 +209,7 @@ class Directory:
     def fetch_route(
         self, topic: str, *, addr: str | None = None, timeout_s: float | None = None
     ) -> Operation[TopicRouteData]:
-        """Ask a nameserver for a topic's route; the route cache is neither used nor changed.
+        """Ask a nameserver for a topic's route, without using or changing the route cache.
 
         Raises:
             NoNameserver: If no nameserver answered.
@@ -222,7 +222,7 @@ class Directory:
     def refresh(
         self, topic: str, *, default_queue_nums: int = 0, default_topic: str = DEFAULT_TOPIC
     ) -> Operation[bool]:
-        """Ask for a topic's route and store it in the cache; return True if the route is new or different.
+        """Ask for a topic's route and store it in the cache. Return True if the route is new or different.
 
         Args:
             default_queue_nums: If above 0 and the topic has no route, the default topic's route is stored
@@ -280,7 +280,7 @@ class Directory:
         return info
 
     def refresh_quietly(self, topic: str) -> Operation[None]:
-        """Refresh one route; log a failure instead of raising it, and keep the old route."""
+        """Refresh one route. After a failure, log it instead of raising it, and keep the old route."""
         try:
             yield from self.refresh(topic)
         except ResponseError as error:
@@ -338,7 +338,7 @@ class Directory:
 
         Raises:
             OSError: If the page cannot be read.
-            InvalidArgument: If the page contains anything but addresses; the known addresses do not change.
+            InvalidArgument: If the page contains anything but addresses. The known addresses do not change.
         """
         assert self.config.nameserver_url is not None
         reply: FetchReply = yield Fetch(

@@ -1,6 +1,6 @@
 """Exceptions of the client. A class shows whether the requested change was not made or may have been made.
 
-All exceptions that the client raises on purpose; a subclass is indented below its base class::
+This tree has all exceptions that the client raises on purpose. A subclass is below its base class::
 
     RemotingError                   root of all
         ClientError                 raised by the client itself
@@ -40,7 +40,7 @@ from typing import Any, Final
 
 from routekeeper.remoting.errors import RemotingError, ResponseError
 
-#: Largest number of failed changes that an error's text names; the attribute ``failures`` has all of them.
+#: Largest number of failed changes that an error's text names. The attribute ``failures`` has all of them.
 _NAMED_MAX: Final = 8
 
 
@@ -116,7 +116,7 @@ class ClientClosed(NotApplied):
 
 
 class WrongLoop(ClientError):
-    """The asyncio client is used under another event loop than its first one; nothing was done.
+    """The asyncio client is used under another event loop than its first loop; nothing was done.
 
     The client's connections and tasks belong to the first loop. Make a client in each loop.
     """

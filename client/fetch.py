@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _UntilDeadline(io.RawIOBase):
-    """Reads from a socket until a deadline; a server that sends single bytes cannot extend the deadline."""
+    """A reader of a socket until a deadline, which a server that sends single bytes cannot extend."""
 
     def __init__(self, sock: socket.socket, deadline_s: float) -> None:
         self._sock = sock
@@ -102,11 +102,11 @@ class _SecureHandler(urllib.request.HTTPSHandler):
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Returns a redirection as the reply instead of following it, so that the new address receives no token.
+    """A handler that returns a redirection as the reply, so that the new address receives no token.
 
     The client sends a token only to addresses that the user named. There is one exception, for a change of a
-    raft group: if a nameserver at one of these addresses names the leader's HTTP address, the token may also
-    go there (:mod:`.raft_group`).
+    raft group. If a nameserver at one of these addresses names the leader's HTTP address, the token may also
+    go to the leader (:mod:`.raft_group`).
     """
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
@@ -123,10 +123,10 @@ _OPENER: Final = _opener(None)
 
 
 def http_fetch(fetch: Fetch, context: ssl.SSLContext | None = None) -> FetchReply:
-    """Send an HTTP request; return the reply with any status. Follow no redirection.
+    """Send an HTTP request, and return the reply with any status. Follow no redirection.
 
     Args:
-        context: TLS context for ``https``; with None, trust the certificate authorities of the operating
+        context: TLS context for ``https``. With None, trust the certificate authorities of the operating
             system.
 
     Raises:

@@ -1,7 +1,8 @@
 """A lock on a file that lets only one consumer store its offsets there.
 
-A thread locks the file, because a disk may be slow. The consumer may be cancelled meanwhile, but the thread
-cannot. :class:`LockAttempt` releases the lock of such a thread, and lets the next attempt wait for that.
+A thread locks the file, because a slow disk must not block the event loop. Cancelling the consumer does not
+end this thread. :class:`LockAttempt` then releases the thread's lock, and the next attempt waits for the
+release.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ class FileLock:
     """A lock on a file, for one consumer and for the writes that it began.
 
     The lock ends after the consumer has released it and these writes have ended, or when this object or the
-    process ends. A child process after a fork does not have the lock. Otherwise, if a crash ended the parent
-    process alone, the child would keep the parent's next run from starting.
+    process ends. A child process after a fork does not have the lock. Otherwise, after a crash of the parent
+    process alone, the living child would prevent a restart of the parent.
     """
 
     _descriptor = -1
 
     def __init__(self, path: Path) -> None:
-        """Lock the file; create it if it is missing.
+        """Lock the file, and create it if it is missing.
 
         Raises:
-            BlockingIOError: If the file is locked already, by this process or another one.
+            BlockingIOError: If the file is locked already, by this process or another process.
             OSError: If the file cannot be opened or locked.
         """
         import fcntl  # not at the top: Windows lacks fcntl, but clients without an offset file run there
@@ -67,24 +68,24 @@ class FileLock:
         self.release()
 
     def release(self) -> None:
-        """End the lock as soon as no write uses it; the consumer calls this once."""
+        """End the lock as soon as no write uses it. The consumer calls this method once."""
         with self._mutex:
             self._users -= 1
             if not self._users and self._descriptor >= 0:
-                # Unlock first: a new process has the lock, too, until it has loaded its program.
+                # Unlock before closing: a new child process also has the descriptor until it calls exec.
                 with suppress(OSError):  # a network file system may fail, but closing ends the lock
                     self._flock(self._descriptor, self._unlock)
                 self._close()
 
     def forked(self) -> None:
-        """Forget the lock in a child process after a fork; the parent process keeps it."""
-        self._mutex = threading.RLock()  # another thread of the parent may have held the former one
+        """Forget the lock in a child process after a fork. The parent process keeps the lock."""
+        self._mutex = threading.RLock()  # another thread of the parent may have held the former mutex
         self._close()
 
     def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            with suppress(OSError):  # the descriptor is closed in any case
+            with suppress(OSError):  # close() frees the descriptor even if it fails
                 os.close(descriptor)
 
     def __del__(self) -> None:
@@ -92,7 +93,7 @@ class FileLock:
 
 
 class LockAttempt:
-    """An attempt of one consumer to lock a file; a thread makes it, and may end later than the consumer.
+    """An attempt of one consumer to lock a file, made by a thread that may end later than the consumer.
 
     Args:
         path: The file that the consumer wants to use.
@@ -107,10 +108,10 @@ class LockAttempt:
         self._ended = threading.Event()
 
     def run(self) -> FileLock:
-        """Lock the file; wait for earlier attempts of this process only if one of them may have the lock.
+        """Lock the file. Wait for earlier attempts of this process only if one of them may have the lock.
 
         Raises:
-            BlockingIOError: If the file is locked by another consumer, of this process or another one.
+            BlockingIOError: If the file is locked by another consumer, of this process or another process.
             ClientError: If the attempt was abandoned; the file is not locked.
             OSError: If the file cannot be opened or locked.
         """
@@ -145,11 +146,11 @@ class LockAttempt:
         return FileLock(self._lock_path)
 
     def abandon(self) -> None:
-        """Release the lock at once, or as soon as the thread has it; the consumer no longer wants it."""
+        """Release the lock, at once or as soon as the thread has it, for a consumer that was cancelled."""
         with _attempts.mutex:
             self._is_abandoned = True
             lock, self._lock = self._lock, None
-        # Do not leave this to the end of the object: an event loop still refers to the result of its thread.
+        # Release the lock here: an event loop keeps the thread's result, so ``__del__`` may run much later.
         if lock is not None:
             lock.release()
 
@@ -161,13 +162,14 @@ class _Attempts:
         self.begin()
 
     def begin(self) -> None:
-        """Forget all attempts; a child process after a fork has none of the threads that make them."""
-        # Reentrant: the garbage collector may end an operation here, which then abandons its attempt.
+        """Forget all attempts, because a child process after a fork does not have their threads."""
+        # The mutex must be reentrant. While a thread has it, the garbage collector may run in this thread and
+        # end an operation, which then calls abandon().
         self.mutex = threading.RLock()
         self.running: set[LockAttempt] = set()
 
 
-#: Locks of this process.
+#: Locks of this process, which a child process after a fork must forget.
 _locks: Final[weakref.WeakSet[FileLock]] = weakref.WeakSet()
 _attempts: Final = _Attempts()
 

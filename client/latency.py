@@ -20,7 +20,7 @@ _NONE: Final[frozenset[str]] = frozenset()
 
 
 def avoid_for_s(latency_s: float) -> float:
-    """Return for how many seconds to avoid a broker after a send that took ``latency_s`` seconds."""
+    """Return the seconds for which to avoid a broker after a send that took ``latency_s`` seconds."""
     for least_s, avoid_s in _STEPS:
         if latency_s >= least_s:
             return avoid_s
@@ -45,7 +45,7 @@ class SlowBrokers:
             self._until_s.pop(broker_name, None)
 
     def avoided(self, now_s: float) -> frozenset[str]:
-        """Return the brokers to avoid now; forget the brokers that need not be avoided any more."""
+        """Return the brokers to avoid now, and forget the brokers that need not be avoided any more."""
         if not self._until_s:
             return _NONE
         over = [name for name, until_s in self._until_s.items() if until_s <= now_s]

@@ -1,6 +1,6 @@
 """Batches of messages. A message waits briefly for more messages, so that one request sends them all.
 
-:class:`Batches` holds waiting messages and decides when a batch must be sent; it reads no clock.
+:class:`Batches` holds waiting messages and decides when a batch must be sent. It reads no clock.
 :class:`LingerCore` has the operations that send the batches. This module does no I/O.
 """
 
@@ -46,7 +46,7 @@ class BatchKey:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """The messages of one batch. Each has a handle, which the client needs to report the outcome.
+    """The messages of one batch. Each message has a handle, with which the client reports the outcome.
 
     Attributes:
         reported: True if the outcomes of the messages were reported to the user.
@@ -63,10 +63,10 @@ class Batch:
 
 
 class Batches:
-    """Batches that wait to be sent. Open batches accept more messages; closed batches do not.
+    """Batches that wait to be sent. Open batches accept more messages, and closed batches do not.
 
-    If batches name a queue and have the same key, they are sent one after the other, so that their messages
-    stay in order.
+    If batches name a queue and have the same key, they are sent one after the other. So their messages stay
+    in order.
     """
 
     def __init__(self, *, linger_s: float, batch_size: int) -> None:
@@ -83,7 +83,7 @@ class Batches:
         self.count = 0
 
     def add(self, key: BatchKey, item: EncodedItem, handle: Any, now_s: float) -> bool:
-        """Add a message; return True if senders must be woken.
+        """Add a message, and return True if senders must be woken.
 
         Senders must be woken if a batch must be sent now, or if there is a new deadline.
         """
@@ -104,7 +104,7 @@ class Batches:
         return ripe or not fits
 
     def take(self, now_s: float) -> Batch | None:
-        """Return a batch to send now, or None; the caller must call :meth:`done` after sending."""
+        """Return a batch to send now, or None. The caller must call :meth:`done` after sending."""
         for key in [key for key, batch in self._open.items() if batch.due_s <= now_s]:
             self._close(key)
         for position, batch in enumerate(self._closed):
@@ -116,7 +116,7 @@ class Batches:
         return None
 
     def done(self, batch: Batch) -> None:
-        """Record that a sender has finished a batch; a second call does nothing."""
+        """Record that a sender has finished a batch. A second call does nothing."""
         if not self._ended(batch):
             return
         self.size -= batch.size
@@ -132,7 +132,7 @@ class Batches:
             self._close(key)
 
     def abandon(self) -> list[Batch]:
-        """Remove all batches that no sender has taken; return these batches."""
+        """Remove and return all batches that no sender has taken."""
         self.flush()
         left = list(self._closed)
         self._closed.clear()
@@ -203,7 +203,7 @@ class LingerCore:
         select: QueueSelector | None = None,
         may_wait: bool = True,
     ) -> Operation[None]:
-        """Add a message to a batch; the outcome of the message is reported later, together with ``handle``.
+        """Add a message to a batch. The message's outcome is reported later, together with ``handle``.
 
         This operation waits while this message and all unsent messages would together exceed ``buffer_size``
         bytes.
@@ -289,10 +289,10 @@ class LingerCore:
         self._ended.notify()
 
     def end(self) -> Operation[None]:
-        """Report an outcome for each message that has no outcome after :meth:`close`; wait for nothing.
+        """Report an outcome for each message that has no outcome after :meth:`close`. Do not wait.
 
-        Messages that were being sent when their sender was cancelled are reported with an unknown outcome,
-        because a broker may have stored them.
+        A message has an unknown outcome if its sender was cancelled during the send, because a broker may
+        have stored the message.
         """
         self._closed = self._producer.closed = True
         yield from self._abandon()
@@ -306,7 +306,7 @@ class LingerCore:
     def _abandon(self) -> Operation[None]:
         error = ClientClosed("the producer was closed before the message was sent")
         self._abandoned.extend(self._batches.abandon())
-        while self._abandoned:  # a cancellation may end this loop at a yield; the next call continues it
+        while self._abandoned:  # the next call continues this loop if a cancellation ends it at a yield
             batch = self._abandoned.popleft()
             if batch.tried:
                 self._unknown += len(batch.items)
@@ -322,7 +322,7 @@ class LingerCore:
 
     @property
     def unsent(self) -> int:
-        """Number of messages that have no outcome yet."""
+        """Return the number of messages that have no outcome yet."""
         cut_off = sum(len(batch.items) for batch in self._cut_off if not batch.reported)
         return self._batches.count + cut_off
 
@@ -428,7 +428,7 @@ def _single_results(result: SendResult, batch: Batch) -> list[SendResult]:
 
 
 def call_back(on_delivery: OnDelivery, outcome: SendResult | RemotingError) -> BaseException | None:
-    """Call the user's callback with the outcome of a message; return the callback's exception, or None."""
+    """Call the user's callback with a message's outcome. Return the callback's exception, or None."""
     try:
         if isinstance(outcome, RemotingError):
             result = on_delivery(outcome, None)
@@ -438,7 +438,7 @@ def call_back(on_delivery: OnDelivery, outcome: SendResult | RemotingError) -> B
         raise
     except (
         BaseException
-        # The callback may raise any exception, even SystemExit; other messages must still be reported.
+        # Catch every exception, even SystemExit, because other messages must still be reported.
     ) as error:
         return error
     return ClientError(f"it returned {discarded(result)}") if never_runs(result) else None

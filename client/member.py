@@ -133,12 +133,12 @@ class GroupMember:
 
     @property
     def assigned(self) -> tuple[MessageQueue, ...]:
-        """Queues that this member consumes now, sorted."""
+        """Return the queues that this member consumes now, sorted."""
         return tuple(map(self._namespace.queue_outside, sorted(self._queues)))
 
     @property
     def cached_bytes(self) -> int:
-        """Memory in bytes of the messages that were pulled but not yet consumed."""
+        """Return the memory in bytes of the messages that were pulled but not yet consumed."""
         return sum(process.cached_bytes for process in self._queues.values())
 
     def start(self) -> Operation[None]:
@@ -178,7 +178,7 @@ class GroupMember:
             self._check_open()
             self._started = True
             yield from self._core.beat()
-        except BaseException:  # for example, the caller was cancelled; it may start this consumer again
+        except BaseException:  # for example, a cancelled caller, which may start this consumer again
             self._started = False
             self._core.remove_consumer(self.config.group, self._describe)
             self._assignment.offsets.close()
@@ -188,7 +188,7 @@ class GroupMember:
         except BaseException as error:
             self._stop()
             self._core.remove_consumer(self.config.group, self._describe)
-            if isinstance(error, RemotingError):  # any other error is an interruption: no time to wait
+            if isinstance(error, RemotingError):  # another error interrupts the program, so do not wait
                 yield from self.close()
             self._assignment.offsets.close()
             raise
@@ -213,14 +213,14 @@ class GroupMember:
             yield from self._core.leave(consumer_group=self.config.group)
 
     def end(self) -> Operation[None]:
-        """If :meth:`close` did not run, wake all callers that wait for messages; send nothing."""
+        """If :meth:`close` did not run, wake all callers that wait for messages. Send nothing."""
         self._stop()
         self._assignment.offsets.close()
         return
         yield
 
     def subscribe(self, topic: str, expression: str = "*") -> Operation[None]:
-        """Subscribe to a topic, or change the tags of a subscription; the next rebalance assigns queues.
+        """Subscribe to a topic, or change a subscription's tags. The next rebalance assigns the queues.
 
         All members of a group must have the same subscriptions, as in RocketMQ.
 
@@ -255,7 +255,7 @@ class GroupMember:
         yield from self._announce()
 
     def seek(self, queue: MessageQueue, offset: int) -> Operation[None]:
-        """Continue an assigned queue at another offset; drop messages that were pulled but not consumed.
+        """Continue an assigned queue at another offset, and drop messages that were pulled but not consumed.
 
         Raises:
             InvalidArgument: If the offset is invalid, or the queue is not assigned to this member.
@@ -266,7 +266,7 @@ class GroupMember:
         yield from self._assignment.seek(self._namespace.queue_inside(queue), offset)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Stop pulling and delivering messages of queues until :meth:`resume`; the queues stay assigned."""
+        """Stop pulling and delivering messages of queues until :meth:`resume`. The queues stay assigned."""
         self.paused.update(map(self._namespace.queue_inside, queues))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
@@ -276,7 +276,7 @@ class GroupMember:
         self._work.notify()
 
     def on_request(self, request: RemotingCommand) -> RemotingCommand | Operation[RemotingCommand] | None:
-        """Handle a broker's request; return the answer, an operation that computes the answer, or None.
+        """Handle a broker's request. Return the answer, an operation that computes the answer, or None.
 
         This method handles four requests: 40 (members changed), 220 (offsets were reset), 221 (return
         offsets) and 307 (return the state). A broker passes requests 221 and 307 on from operators.
@@ -401,7 +401,7 @@ class GroupMember:
         )
 
     def _message_room(self) -> int:
-        """Return how many bytes of memory the messages of the next pull may take.
+        """Return the largest number of bytes of memory that the messages of the next pull may take.
 
         If this consumer holds no messages, except for messages of paused queues, it may always pull one
         message. This consumer then makes progress, even if other consumers have used up the memory limit.
@@ -427,7 +427,7 @@ class GroupMember:
         self, queue: MessageQueue, process: ProcessQueue[Taken], trouble: TroubleLog
     ) -> Operation[None]:
         broker_id = suggested = 0
-        wanted = 1  # bytes of memory that the next message takes; 1 if the size is not known
+        wanted = 1  # bytes of memory that the next message takes, or 1 if the size is not known
         while not (self.stopping or process.dropped or process.leaving):
             subscribed = self.subscriptions.get(queue.topic)
             if subscribed is None or queue in self.paused:
@@ -483,7 +483,7 @@ class GroupMember:
                     )
                     yield from self._core.pause(_PAUSE_ON_ERROR_S)
                 if not isinstance(error, TooManyRequests):
-                    # A dead master or slave may stay in the route for minutes, so ask the other broker.
+                    # A dead master or slave may stay in the route for minutes, so change between the two.
                     broker_id = 0 if broker_id else suggested
                 continue
             # Ignore the result if the queue was released, or if its offset was reset during the request.
@@ -537,8 +537,8 @@ class GroupMember:
             elif result.code == ResponseCode.PULL_NOT_FOUND and after.now_s < self._core.crowded_until_s.get(
                 queue.broker_name, 0.0
             ):
-                # Let another queue use this pull's place on the connection for a moment. If each queue took
-                # its place again at once, queues without a place would never be read.
+                # Pause, so that another queue's pull can wait at the broker. The connection allows only a few
+                # waiting pulls. Without this pause, some queues would never be read.
                 yield from self._core.pause(_PAUSE_ON_ERROR_S)
             elif result.code == ResponseCode.PULL_NOT_FOUND and after.now_s - before.now_s < _LONG_POLL_MIN_S:
                 yield from self._core.pause(_PAUSE_WITHOUT_LONG_POLL_S)

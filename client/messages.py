@@ -23,7 +23,7 @@ from .errors import InvalidArgument
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _BLANK: Final = re.compile(r"\s")
-#: Largest delay level that a broker can decode; the number of levels is a setting of the broker.
+#: Largest delay level that a broker can decode. The number of levels is a setting of the broker.
 _DELAY_LEVEL_MAX: Final = 2**31 - 1
 #: Names of properties that clients and brokers write. Source: MessageConst.STRING_HASH_SET, RocketMQ 5.3.3.
 RESERVED_PROPERTIES: Final = frozenset(
@@ -64,8 +64,8 @@ class Message:
         flag: A number that only the user interprets; brokers store it unchanged.
         delay_level: 0 for delivery at once, else the number of a level in the broker's list of delays. A
             number above the last level means the last level.
-        wait_store: True if the broker must answer only after it has done what its settings demand: synced the
-            message to disk, copied it to a slave, or both.
+        wait_store: True if the broker must delay its answer until the message is safe. The broker's settings
+            decide if it must be synced to disk, copied to a slave, or both.
         properties: The user's own properties; names that RocketMQ reserves are rejected.
     """
 
@@ -80,7 +80,7 @@ class Message:
 
 
 def check_message(message: object) -> None:
-    """Reject a value that is not a message, or a message without a topic. Call this function first.
+    """Reject a value that is no message, or has no topic. Call this function before the other checks.
 
     Raises:
         InvalidArgument: If the value is not a message or has no topic.

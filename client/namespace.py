@@ -33,7 +33,7 @@ _SYSTEM_PREFIXES: Final = ("rmq_sys_", "CID_RMQ_SYS_")
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """Translation of users' names to names at brokers, and back; an empty namespace changes nothing.
+    """Translation of users' names to names at brokers, and back. An empty namespace changes nothing.
 
     Source: NamespaceUtil, RocketMQ 4.9 and 5.3.
     """
@@ -66,7 +66,7 @@ class Namespace:
         return replace(queue, topic=self.outside(queue.topic)) if self.name else queue
 
     def messages_outside(self, messages: Iterable[ReceivedMessage]) -> tuple[ReceivedMessage, ...]:
-        """Return received messages; their topics and queues have the names that users see."""
+        """Return received messages, with topics and queues under the names that users see."""
         if not self.name:
             return tuple(messages)
         return tuple(

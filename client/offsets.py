@@ -40,7 +40,7 @@ class Offsets(Protocol):
         """
 
     def close(self) -> None:
-        """Release the storage; do nothing if it is not reserved."""
+        """Release the storage that :meth:`open` reserved, if any."""
 
     def committed(self, queue: MessageQueue) -> Operation[int | None]:
         """Return the stored offset; None if no offset is stored.
@@ -52,7 +52,7 @@ class Offsets(Protocol):
     def commit(
         self, queue: MessageQueue, offset: int, *, oneway: bool, unless: Callable[[], bool] | None = None
     ) -> Operation[None]:
-        """Store an offset; with ``oneway``, do not wait until it is stored.
+        """Store an offset. With ``oneway``, do not wait until it is stored.
 
         Args:
             unless: Function that is called immediately before the request is sent. If it returns True,
@@ -108,7 +108,7 @@ class OwnOffsets:
             attempt = LockAttempt(self._path, state_file.beside(self._path, ".lock"))
             try:
                 self._lock = yield Deliver(_locked, attempt)
-            except BaseException:  # for example, the start was cancelled; a thread may still lock the file
+            except BaseException:  # for example, a cancelled start, whose thread may still lock the file
                 attempt.abandon()
                 raise
             self._known = None  # read the file again: before this lock, another consumer may have changed it
@@ -136,7 +136,7 @@ class OwnOffsets:
             yield from self._keep(self._path)
 
     def _keep(self, path: Path) -> Operation[None]:
-        """Write the file; only one operation writes at a time.
+        """Write the file as soon as no other operation writes it.
 
         If two operations wrote at the same time, a delayed write of old offsets could overwrite newer
         offsets.
@@ -203,7 +203,7 @@ def _write(path: Path, text: bytes, lock: FileLock | None) -> None:
 
 
 def _parse(content: bytes) -> dict[str, int]:
-    found = orjson.loads(content)  # raises only ValueError; Python's json may raise RecursionError
+    found = orjson.loads(content)  # raises only ValueError, while Python's json may raise RecursionError
     if not isinstance(found, dict) or not all(type(offset) is int for offset in found.values()):
         raise ValueError("not an object of numbers")
     return found

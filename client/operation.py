@@ -27,7 +27,8 @@ T = TypeVar("T")
 class Invoke(msgspec.Struct, frozen=True):
     """Send a request and wait for the answer with any code. Result: RemotingCommand.
 
-    Fails with ConnectionLost, RequestTimeout, TooManyRequests, LocalProtocolError or RemoteProtocolError.
+    The effect fails with ConnectionLost, RequestTimeout, TooManyRequests, LocalProtocolError or
+    RemoteProtocolError.
 
     Attributes:
         unless: Function that is called immediately before the request is sent. No other operation runs
@@ -45,7 +46,8 @@ class Invoke(msgspec.Struct, frozen=True):
 class Oneway(msgspec.Struct, frozen=True):
     """Send a request that gets no answer. Result: None.
 
-    Fails with the same exceptions as :class:`Invoke`, except for errors about a missing or wrong answer.
+    The effect fails with the same exceptions as :class:`Invoke`, except for errors about a missing or wrong
+    answer.
     """
 
     addr: str
@@ -57,7 +59,7 @@ class Oneway(msgspec.Struct, frozen=True):
 class Fetch:
     """Send a request over HTTP. Result: FetchReply with any status.
 
-    Fails with :class:`Unreached` if nothing was sent, or with another OSError if no reply came.
+    The effect fails with :class:`Unreached` if nothing was sent, or with another OSError if no reply came.
 
     Attributes:
         timeout_s: Seconds for the whole request, from the connection to the last byte of the reply.
@@ -125,7 +127,7 @@ class Signal:
     """A counter of notifications, for which operations wait. No notification is lost.
 
     Each notification increases ``version``. A waiter passes the last version that it handled to
-    :class:`Wait`, which returns at once if the signal already has a later version.
+    :class:`Wait`. If the signal already has a later version, the wait ends at once.
     """
 
     __slots__ = ("_wakers", "version")
@@ -142,11 +144,11 @@ class Signal:
             wake()
 
     def on_next(self, wake: Callable[[], None]) -> None:
-        """Call ``wake`` at the next :meth:`notify`; used by drivers."""
+        """Call ``wake`` at the next :meth:`notify`. For drivers only."""
         self._wakers.append(wake)
 
     def forget(self, wake: Callable[[], None]) -> None:
-        """Remove a function that was passed to :meth:`on_next`, if it was not called yet; used by drivers."""
+        """Remove a function that was passed to :meth:`on_next` and not called yet. For drivers only."""
         if wake in self._wakers:
             self._wakers.remove(wake)
 
@@ -161,10 +163,10 @@ class Wait(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """Start another operation that runs concurrently. Result: None; this effect does not wait.
+    """Start another operation that runs concurrently, and do not wait for it. Result: None.
 
     The driver runs the operation and ends it when the client closes. If the operation raises an exception,
-    the driver logs it; other operations continue.
+    the driver logs it, and other operations continue.
     """
 
     operation: Operation[None]
@@ -205,7 +207,7 @@ def wait(signal: Signal, seen: int, timeout_s: float | None) -> Operation[bool]:
 
 
 class Once:
-    """Runs an operation until one caller has completed it.
+    """An operation that runs until one caller has completed it.
 
     A caller may be cancelled or interrupted while it runs the operation. The next caller then runs the
     operation again from the beginning. The operation must allow this.
@@ -220,7 +222,7 @@ class Once:
         """Run the operation, unless it was completed or another caller runs it now.
 
         Do not wait for another caller. The other caller may wait for a function of the user that makes this
-        call. Then both would wait for each other.
+        call. Then the two callers would wait for each other.
         """
         if self._completed or self._running:
             return
@@ -233,9 +235,9 @@ class Once:
 
 
 def together(operations: Iterable[Operation[None]], name: str, *, at_once: int) -> Operation[None]:
-    """Run operations concurrently, at most ``at_once`` at the same time; return when all have ended.
+    """Run operations concurrently, at most ``at_once`` at the same time, until all have ended.
 
-    The operations must not raise exceptions: exceptions of spawned operations would only be logged.
+    The operations must not raise exceptions, because nobody would receive them: they are only logged.
     """
     waiting = deque(operations)
     ended = Signal()

@@ -10,12 +10,12 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Generic, Protocol, TypeVar
 
-#: Limits for the messages of one queue in memory; above a limit, pulling pauses. Source:
-#: DefaultMQPushConsumer.
+#: Limits for the messages of one queue in memory. Above a limit, pulling pauses. SPAN_MAX limits the distance
+#: between the lowest offset in memory and the next offset to pull. Source: DefaultMQPushConsumer.
 MESSAGES_MAX: Final = 1000
 BYTES_MAX: Final = 100 * 1024 * 1024
 SPAN_MAX: Final = 2000
-#: The first PROPERTIES_FREE properties of a message are not counted; each further property counts as
+#: The first PROPERTIES_FREE properties of a message are not counted. Each further property counts as
 #: PROPERTY_BYTES bytes of memory. A usual message has fewer properties, so only the body counts, as in
 #: RocketMQ's client.
 PROPERTY_BYTES: Final = 160
@@ -41,8 +41,8 @@ M = TypeVar("M", bound=Queued)
 def memory_size(message: Queued) -> int:
     """Return the memory in bytes of a message's body and of properties beyond :data:`PROPERTIES_FREE`.
 
-    The size of the body alone would be misleading: a message with a body of 1 byte may have 5,000 properties,
-    which take 0.5 MB.
+    The size of the body alone would be misleading. A message with a body of 1 byte may have 5,000 properties,
+    and they take 0.5 MB.
     """
     return len(message.body) + PROPERTY_BYTES * max(0, len(message.properties) - PROPERTIES_FREE)
 
@@ -61,7 +61,7 @@ class ProcessQueue(Generic[M]):
             message yet.
 
     Invariants:
-        - every offset below :attr:`commit_offset` was consumed, was filtered out, or was never requested;
+        - every offset below :attr:`commit_offset` was consumed, was filtered out, or was never requested,
         - a message is in exactly one state: waiting, in flight (being consumed), or done.
     """
 
@@ -99,33 +99,33 @@ class ProcessQueue(Generic[M]):
 
     @property
     def count(self) -> int:
-        """Number of messages that wait or are being consumed."""
+        """Return the number of messages that wait or are being consumed."""
         return len(self._waiting) + len(self._in_flight)
 
     @property
     def cached_bytes(self) -> int:
-        """Memory in bytes of all messages that wait or are being consumed; see :func:`memory_size`."""
+        """Return the memory of all messages that wait or are being consumed, by :func:`memory_size`."""
         return self._bytes
 
     @property
     def body_bytes(self) -> int:
-        """Size in bytes of the bodies of all messages that wait or are being consumed."""
+        """Return the size in bytes of the bodies of all messages that wait or are being consumed."""
         pending = (*self._waiting.values(), *self._in_flight.values())
         return sum(len(message.body) for message in pending)
 
     @property
     def idle(self) -> bool:
-        """True if no message of the queue is being consumed now."""
+        """Return True if no message of the queue is being consumed now."""
         return not self._in_flight
 
     @property
     def commit_offset(self) -> int:
-        """The offset to commit, at which the next member that consumes this queue begins."""
+        """Return the offset to commit. The next member that consumes this queue begins at this offset."""
         # After `move` to a lower offset, messages that are being consumed may lie above `next_offset`.
         return min([*self._waiting, *self._in_flight, self.next_offset])
 
     def begin_commit(self) -> Callable[[], bool]:
-        """Count a request that stores :attr:`commit_offset`; return a function that says if it is obsolete.
+        """Count a request that stores :attr:`commit_offset`. Return a function that says if it is obsolete.
 
         Call the function immediately before the request is sent. It returns True if a later request began, or
         if the queue was released. The request must then not be sent, because its older offset would overwrite
@@ -137,13 +137,13 @@ class ProcessQueue(Generic[M]):
 
     @property
     def cached_offsets(self) -> tuple[int, int]:
-        """Lowest and highest offset of messages that wait or are being consumed; zeros if there are none."""
+        """Return the lowest and highest offset of messages that wait or are being consumed, or zeros."""
         pending = [*self._waiting, *self._in_flight]
         return (min(pending), max(pending)) if pending else (0, 0)
 
     @property
     def full(self) -> bool:
-        """True if pulling must pause: a limit is exceeded, or :meth:`move` left messages in flight.
+        """Return True if pulling must pause: a limit is exceeded, or :meth:`move` left messages in flight.
 
         After :meth:`move` to a lower offset, the next pull may return new messages with the offsets of
         messages that are still being consumed. This class could not distinguish such messages, because it
@@ -211,7 +211,7 @@ class ProcessQueue(Generic[M]):
 
         If ``offset`` is lower, the broker's queue ends at ``offset``. Messages from ``offset`` on that wait
         are removed. Messages that are being consumed are kept until their result is known. Until then,
-        pulling pauses; see :attr:`full`.
+        pulling pauses (:attr:`full`).
         """
         for stale in [waiting for waiting in self._waiting if waiting >= offset]:
             del self._waiting[stale]

@@ -60,7 +60,7 @@ class SendStatus(IntEnum):
 
 
 class SendResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored message.
+    """The status, queue and ids of a stored message.
 
     Attributes:
         message_id: Unique id created by the client and visible to consumers; for a batch, the ids of its
@@ -376,7 +376,7 @@ class ProducerCore:
         raise SendNotApplied(topic, code, tuple(failures))
 
     def _note(self, target: MessageQueue, *, since_s: float | None) -> Operation[None]:
-        """Remember a broker's latency; ``since_s`` is None if the broker gave no answer."""
+        """Remember a broker's latency. ``since_s`` is None if the broker gave no answer."""
         instant: Instant = yield Clock()
         latency_s = NO_ANSWER_S if since_s is None else instant.now_s - since_s
         self._slow.sent(target.broker_name, latency_s, instant.now_s)

@@ -106,8 +106,8 @@ class PullConsumerCore(GroupMember):
         """Store the offsets after all messages that this consumer has returned, for all queues.
 
         A queue may have been released to another member before its offset was stored. This method cannot
-        store such an offset any more. The first call after the release names the queue as failed; later calls
-        do not. With ``auto_commit``, :meth:`poll` forgets such queues.
+        store such an offset any more. Only the first call after the release names the queue as failed. With
+        ``auto_commit``, :meth:`poll` forgets such queues.
 
         Raises:
             PartlyNotApplied: If the offsets of some queues were not stored; ``failures`` names these queues.

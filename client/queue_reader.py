@@ -124,8 +124,8 @@ class BrokenMessage:
 
     Attributes:
         topic: Topic to which the producer sent the message; if that topic cannot be read, the queue's topic.
-        reason: Why the message cannot be read.
-        body, properties: Always empty; the stored message stays at the broker.
+        reason: Reason why the message cannot be read.
+        body, properties: Always empty. The stored message stays at the broker.
     """
 
     topic: str
@@ -143,7 +143,7 @@ Taken = ReceivedMessage | BrokenMessage
 
 
 class PullResult(msgspec.Struct, frozen=True):
-    """The answer to one pull; ``code`` is SUCCESS or one of the ``PULL_`` codes.
+    """The answer to one pull. Its ``code`` is SUCCESS or one of the ``PULL_`` codes.
 
     Attributes:
         broken: Messages of the answer that cannot be read.
@@ -198,7 +198,7 @@ def receive(
     Args:
         store_size: Size of the message in the commit log, in bytes.
         queue: The queue from which the message was read, if known.
-        with_body: False leaves the body empty and decompresses nothing.
+        with_body: False to leave the body empty and decompress nothing.
 
     Raises:
         RemoteProtocolError: If the body cannot be decompressed.
@@ -375,7 +375,7 @@ class QueueReader:
             suspend_s: Seconds for which the broker may wait for a message if none is available.
             unless: As for :class:`.operation.Invoke`.
             room: Function called when the answer has arrived. It returns the number of bytes of memory that
-                all messages may take; at most ``PULL_MAX`` is used.
+                all messages may take. A number above ``PULL_MAX`` counts as ``PULL_MAX``.
 
         Raises:
             NoRoute: If the queue's broker is in no known route.

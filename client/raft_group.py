@@ -84,7 +84,7 @@ class Group:
 
     Args:
         addresses: ``host:port``, with or without ``http://`` before it.
-        token: Content of ``--token-file``; reads do not need a token.
+        token: Content of ``--token-file``. Reads do not need a token.
         read_timeout_s: Seconds for each read.
         change_timeout_s: Seconds for a change, including redirections to the leader.
     """
@@ -135,11 +135,11 @@ class Group:
         return self._change("POST", "/v1/raft/members", document={"address": address})
 
     def remove_member(self, address: str) -> Operation[Done]:
-        """Remove a member from the group; the removed nameserver then stops."""
+        """Remove a member from the group. The removed nameserver then stops."""
         return self._change("DELETE", f"/v1/raft/members/{quote(address, safe='')}")
 
     def transfer_leadership(self, to: str | None) -> Operation[Done]:
-        """Hand leadership over to member ``to``; None chooses the member with the longest log."""
+        """Hand leadership over to member ``to``, or to the member with the longest log if ``to`` is None."""
         return self._change("POST", "/v1/raft/transfer", document={} if to is None else {"to": to})
 
     def save_snapshot(self, *, content: bool) -> Operation[Done]:
@@ -166,7 +166,7 @@ class Group:
         """Request a change from the leader.
 
         Raises:
-            NotApplied: If the change was not made; the text says why.
+            NotApplied: If the change was not made. The text gives the reason.
             OutcomeUnknown: If it is unknown whether the change was made.
         """
         headers = dict(self._headers)
@@ -261,7 +261,7 @@ class Group:
 
 
 def _told(address: str, leader: object) -> str | None:
-    """Check the leader's HTTP address that the nameserver at ``address`` sent; return None if it is unusable.
+    """Check the leader's HTTP address that the nameserver at ``address`` sent. Return None to refuse it.
 
     The client will send its token to the returned address. The nameserver at ``address`` already has the
     token. But if the connection to ``address`` was encrypted, the connection to the leader must be encrypted,

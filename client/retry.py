@@ -159,11 +159,11 @@ class NameserverChoice:
 
     @property
     def addrs(self) -> tuple[str, ...]:
-        """All addresses, in the order in which the client moves from one to the next."""
+        """Return all addresses, in the order in which the client moves from one to the next."""
         return tuple(self._addrs)
 
     def replace(self, addrs: Sequence[str]) -> bool:
-        """Set a new list; return True if it differs from the old list.
+        """Set a new list, and return True if it differs from the old list.
 
         If the new list contains the current nameserver, the client continues to ask it first.
         """
@@ -211,8 +211,8 @@ class QueueTurn:
     ) -> MessageQueue:
         """Return the next queue, if possible from a broker that is not in ``avoid``.
 
-        ``last_broker`` is the broker of the last try; a retry prefers another broker. ``info.queues`` must
-        not be empty.
+        ``last_broker`` is the broker of the last try. A retry prefers another broker. ``info.queues``
+        must not be empty.
         """
         count = len(info.queues)
         second: MessageQueue | None = None

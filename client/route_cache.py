@@ -39,7 +39,7 @@ class PublishInfo:
 
     Attributes:
         queues: Writable queues whose broker has a master, sorted by broker name and queue id. If ``order`` is
-            True, these are all queues of the order configuration instead, in its order.
+            True, all queues of the order configuration, in the order of the configuration.
         order: True if the queues come from the topic's order configuration.
         provisional: True if the queues come from the default topic's route, because no broker has created
             this topic yet.
@@ -107,7 +107,7 @@ def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, .
 
 
 def _queues(topic: str, counts: list[tuple[str, int]]) -> tuple[MessageQueue, ...]:
-    """Return the queues, from the number of queues of each broker name; at most QUEUES_MAX in total."""
+    """Return at most QUEUES_MAX queues, from the number of queues of each broker name."""
     total = sum(count for _, count in counts)
     if total > QUEUES_MAX or any(count > QUEUE_NUMS_MAX for _, count in counts):
         log.warning(
@@ -129,7 +129,7 @@ def clamp_default_route(route: TopicRouteData, queue_nums: int) -> TopicRouteDat
     """Return the default topic's route, adapted to a new topic with at most ``queue_nums`` queues."""
 
     def clamp(data: QueueData) -> QueueData:
-        nums = min(queue_nums, data.read_queue_nums)  # as in Java, for write queues, too
+        nums = min(queue_nums, data.read_queue_nums)  # also for write queues, as in Java's client
         return msgspec.structs.replace(data, read_queue_nums=nums, write_queue_nums=nums)
 
     return replace(route, queue_datas=tuple(clamp(data) for data in route.queue_datas))
@@ -186,13 +186,13 @@ class RouteCache:
         return tuple(topic for topic, asked in self._asked_s.items() if now_s - asked >= self._refresh_s)
 
     def asked(self, topic: str, now_s: float) -> None:
-        """Record the time of a query for a topic's route, also if the query returned no route."""
+        """Record the time of a query for a topic's route, even if the query returned no route."""
         self._asked_s[topic] = now_s
 
     def put(self, topic: str, route: TopicRouteData, now_s: float, *, provisional: bool = False) -> bool:
-        """Store a route; return True if it is new or different.
+        """Store a route, and return True if it is new or different.
 
-        A provisional route (from the default topic) never replaces a real one.
+        A provisional route, made from the default topic's route, never replaces a route of the topic itself.
         """
         self._asked_s[topic] = now_s
         entry = self._entries.get(topic)

@@ -34,7 +34,7 @@ class SendThreads:
         self._ended = False
 
     def submit(self, operation: Operation[T]) -> Future[T]:
-        """Run an operation as soon as a thread is free; the future gets the operation's outcome.
+        """Run an operation as soon as a thread is free. The returned future gets the outcome.
 
         Raises:
             ClientClosed: If the threads have ended; the operation did not start.

@@ -26,7 +26,7 @@ def secured(directory: Directory) -> Tls | None:
     """Return the TLS object for the client's connections, or None if TLS is off.
 
     Raises:
-        InvalidArgument: If a file cannot be used; the error names the file.
+        InvalidArgument: If a file cannot be used. The error names the file.
     """
     config = directory.config.tls
     if config is None:

@@ -19,10 +19,10 @@ class UniqueIds:
         identity = unique_message_id(ip=ip, pid=pid, source_hash=source_hash, ms_of_month=0, counter=0)
         self._prefix = identity[:-_ID_TAIL_DIGITS]
         self._counter = 0
-        self._month_ms = range(0)  # the current month in Unix ms; the first id computes it
+        self._month_ms = range(0)  # the current month in Unix ms, computed for the first id
 
     def next(self, wall_ms: int) -> str:
-        """Return an id; up to 65536 ids in the same millisecond are all different."""
+        """Return a new id. Up to 65,536 ids in the same millisecond are all different."""
         if wall_ms not in self._month_ms:
             self._month_ms = _month_of(wall_ms)
         self._counter = counter = self._counter + 1 & 0xFFFF

@@ -20,6 +20,7 @@ folder of its own.
     wire/, http/       the two servers
 """
 
-# Under a second name, Python would load each module again, and each class would exist twice.
+# Refuse an import under a second name. Python would load each module again, so each class would exist twice,
+# and isinstance() would fail for objects of the other copy.
 if __name__ != "routekeeper.nameserver":
     raise ImportError(f"{__name__!r} is installed as routekeeper.nameserver: import it by this name")

@@ -44,7 +44,7 @@ FIRST_FORMAT: Final = 1
 """Oldest format of commands: every release reads commands of this format."""
 
 UPDATE_FORMAT: Final = 2
-"""First format in which a member knows :class:`Update`."""
+"""First format version with the command :class:`Update`."""
 
 LIMITS_FORMAT: Final = 3
 """First format in which a member obeys :class:`TableLimits`.
@@ -53,7 +53,7 @@ Older members would apply a command that these limits reject.
 """
 
 BATCH_FORMAT: Final = 1
-"""Format of batches. It does not depend on the commands in a batch."""
+"""Format version of batches. It does not depend on the commands in a batch."""
 
 COMMAND_BYTES_MAX: Final = 4 * 1024 * 1024
 """Size limit of one command as the log stores it, in bytes."""
@@ -117,7 +117,7 @@ class TopicQueues(_Wire, frozen=True, gc=False):
 
 
 class BrokerQueues(_Wire, frozen=True):
-    """Queues of one topic at one named broker (request 217)."""
+    """Queues of one topic at one broker name (request 217)."""
 
     broker_name: BrokerName
     read_queue_nums: int
@@ -206,13 +206,13 @@ class RegisterBroker(_OfBroker, frozen=True, tag=1):
 
 
 class Touch(_OfBroker, frozen=True, tag=2):
-    """A registration that equals the stored one. The command only raises the record's revision.
+    """A registration that equals the stored registration. The command only raises the record's revision.
 
     The command does not contain the registration's topics, and names no revision. Instead the table compares
-    the record with the command's fields, and answers *moved* if they differ.
+    the record with the command's fields, and returns the verdict ``Moved`` if they differ.
 
     Attributes:
-        data_version: The record's data version. An incremental registration may have an older one.
+        data_version: The record's data version. An incremental registration may have an older version.
         complete: The record's flag: true if no incremental registration followed its last full registration.
     """
 
@@ -237,7 +237,7 @@ class UnregisterBroker(_OfBroker, frozen=True, tag=3):
 
 
 class Evict(_Wire, frozen=True, tag=4):
-    """Eviction of a broker that is gone. It changes nothing if the broker's record has another revision."""
+    """Eviction of a broker that is gone. It changes nothing if the broker's record has changed since."""
 
     cluster_name: ClusterName
     broker_addr: BrokerAddr
@@ -257,7 +257,7 @@ class WipeWritePerm(_Wire, frozen=True, tag=5):
 
 
 class AddWritePerm(_Wire, frozen=True, tag=6):
-    """Request 327: set the permission of every queue data of a broker name to exactly 6."""
+    """Request 327: set the permission of every queue data of a broker name to 6 (read and write)."""
 
     broker_name: BrokerName
     name_revision: int
@@ -378,7 +378,7 @@ class Base(msgspec.Struct, frozen=True):
 def bases(command: Command) -> tuple[Base, ...]:
     """Return the items from which a command was computed.
 
-    The table answers *moved* if any of these items has changed since the command was computed.
+    The table returns the verdict ``Moved`` if any of these items has changed since the command was computed.
 
     Two commands in one log conflict if they name the same item.
     """
@@ -547,7 +547,7 @@ def decode_command(data: bytes) -> Command:
 
 
 def decoding_command(data: bytes) -> Steps[Command]:
-    """Read the log form of a command in steps, within a bound of memory.
+    """Read the log form of a command in steps, with bounded memory.
 
     Raises:
         CommandFormatError: If the log form has a newer format, has an unknown kind, or is damaged.

@@ -1,8 +1,8 @@
 """Answers of a nameserver, as a pure function of the table, the request and the settings.
 
 :func:`decide` returns an answer, or an action that must come before the answer. The action is a command
-for the table, a renewal of a lease, or a change of settings. The function knows neither the mode nor the
-connections. :func:`answer_for` turns a command's result into the answer.
+for the table, a renewal of a lease, or a change of settings. The function does not depend on the mode or
+on connections. :func:`answer_for` turns a command's result into the answer.
 
 The rules come from DefaultRequestProcessor and ClientRequestProcessor of RocketMQ 4.9 and 5.3. A comment
 marks each place where this nameserver differs on purpose.
@@ -48,7 +48,7 @@ FAQ_5: Final = "https://rocketmq.apache.org/docs/bestPractice/06FAQ"
 NOT_READY: Final = "name server not ready"
 """Remark of the answer to request 105 while ``needWaitForService`` refuses it, or while there is no leader.
 
-Without a leader, a tag precedes the text.
+Without a leader, ``NO_QUORUM_TAG`` precedes the text.
 """
 
 DONE: Final = Answer()
@@ -79,7 +79,7 @@ class Renewal(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsChange:
-    """Request 318: apply these settings now, and write the changed ones to a file."""
+    """Request 318: apply these settings now, and write the changed settings to a file."""
 
     after: NamesrvSettings
     changes: Mapping[str, str]
@@ -102,15 +102,15 @@ def decide(view: RouteView, request: Request, settings: NamesrvSettings, *, upti
     try:
         return _HANDLERS[request.code](view, request, settings)
     except FieldError as error:
-        # Differs from Java: without a required argument, Java fails later or stores null. Our answer names
-        # the missing argument.
+        # This nameserver differs from RocketMQ here. If a required argument is missing, RocketMQ fails later
+        # or stores null. Our answer names the missing argument.
         return refusal(str(error))
     except RemoteProtocolError as error:
         return refusal(f"body of request {request.code} cannot be read: {error}")
 
 
 def answer_for(command: Command, verdict: Verdict, settings: NamesrvSettings) -> Answer:
-    """Build the answer to a request from its command's result. The result must not be *moved*."""
+    """Build the answer to a request from its command's result, which must not be :class:`Moved`."""
     if isinstance(verdict, Rejected):
         return Answer(code=verdict.code, remark=verdict.remark)
     assert not isinstance(verdict, Moved), "a command that moved is decided again, not answered"
@@ -169,7 +169,7 @@ def deciding_registration(
     *,
     limits: commands.TableLimits | None = None,
 ) -> Steps[Renewal | commands.RegisterBroker]:
-    """Decide a decoded request 103 in steps.
+    """Decide a decoded request 103 in steps, between which the event loop may do other work.
 
     The caller must decide again if the broker's state changed between two steps.
 
@@ -239,8 +239,8 @@ def renewal_of(
 def _registered(reply: RegisterReply, settings: NamesrvSettings) -> Answer:
     body = b""
     if reply.order_topics is not None and settings.return_order_topic_config_to_broker:
-        # Send an empty table, as Apache does. A 4.9 broker then resets the order flags of all its topics.
-        # Without a body, the broker would not change these flags.
+        # Send even an empty table, as RocketMQ does. A broker of 4.9 then resets the order flags of all its
+        # topics. Without a body, the broker would not change these flags.
         body = _kv_body({key: entry.value for key, entry in reply.order_topics.items()})
     elif reply.master_addr is None and reply.ha_server_addr is None:
         return DONE
@@ -313,7 +313,7 @@ def _member_group(view: RouteView, request: Request, settings: NamesrvSettings) 
         broker_name=fields.broker_name,
         broker_addrs={} if data is None else data.broker_addrs,
     )
-    # 5.x sends this remark with a success. A client must not conclude anything from the remark.
+    # RocketMQ 5.x sends this remark with a successful answer, so the remark does not mean an error.
     return Answer(remark="not set any response code", body=group.encode())
 
 
@@ -337,7 +337,7 @@ def route_answer(route: TopicRouteData, request: Request, fields: ext.GetRouteFi
 
 
 def no_route(topic: str | None, *, is_5: bool) -> Answer:
-    """Return the answer to request 105 for a topic without a route, with the FAQ link of 5.x or of 4.9."""
+    """Return the answer to request 105 for a topic without a route, with RocketMQ's FAQ link (5.x or 4.9)."""
     remark = f"No topic route info in name server for the topic: {_shown(topic)}\n"
     faq = FAQ_5 if is_5 else FAQ_4
     return Answer(code=ResponseCode.TOPIC_NOT_EXIST, remark=f"{remark}See {faq} for further details.")
@@ -351,10 +351,10 @@ def route_of(view: RouteView, topic: str, settings: NamesrvSettings) -> TopicRou
 
 
 def select_zone(route: TopicRouteData, zone_name: str) -> TopicRouteData:
-    """Keep only the brokers of one zone, and broker names without a master (5.x). The result may be empty.
+    """Keep only the brokers of one zone, and broker names without a master. The result may be empty.
 
-    Source: ZoneRouteRPCHook. Unlike the hook, this function leaves the JSON encoding to the caller. So keys
-    that are numbers stay quoted for clients that requested standard JSON.
+    Source: ZoneRouteRPCHook, RocketMQ 5.x. Unlike the hook, this function leaves the JSON encoding to the
+    caller. So keys that are numbers stay quoted for clients that requested standard JSON.
     """
     kept = tuple(
         data
@@ -565,7 +565,7 @@ _LISTS: Final[Mapping[int, _Lister]] = {
 }
 
 LISTS: Final = frozenset(_LISTS)
-"""Codes of the reads that :func:`deciding_list` can decide in steps. :func:`decide` takes one long step."""
+"""Codes of the reads that :func:`deciding_list` can decide in steps. :func:`decide` needs one long step."""
 
 _READS: Final[Mapping[int, _Handler]] = {
     **dict.fromkeys(_LISTS, _list_at_once),

@@ -1,15 +1,15 @@
-"""Evidence about brokers: when this process last saw each one, and which of their connections closed.
+"""Evidence about brokers: when this process last saw each broker, and which brokers' connections closed.
 
-Both modes use this module. It does not decide about evictions. In independent mode, the
+Independent mode and raft mode use this module. It does not decide about evictions. In independent mode, the
 nameserver decides by this process's evidence alone. In raft mode, each member reports its evidence to the
 leader, and the leader decides by the evidence of all members.
 
 Rules:
     - Each connection has a list of the brokers that registered over it. The owner of a broker is the youngest
-      connection over which the broker registered, that is, the one with the greatest id. A registration over
-      an older connection never changes the owner. So if a copy of a registration arrives late over a
-      connection of the broker's former process, this connection neither keeps the broker listed nor removes
-      the broker.
+      connection over which the broker registered, that is, the connection with the greatest id. A
+      registration over an older connection never changes the owner. For example, a copy of a registration may
+      arrive late over a connection of the broker's former process. This connection then neither keeps the
+      broker listed nor removes the broker.
     - If the peer closes the owner connection, or an error or idleness ends it, this is evidence that the
       broker is gone. If this process closes the connection at shutdown or to shed load, this is no evidence.
     - After a broker's newer process is gone, a late registration from the broker's former process may list
@@ -39,7 +39,7 @@ from routekeeper.remoting.bounds import LEASE_MS
 from routekeeper.remoting.route import DataVersion
 
 CLOCK_PERIOD_S: Final = 0.25
-"""Seconds between two calls of :meth:`Liveness.advance` by the mode."""
+"""Seconds between two calls of :meth:`Liveness.advance` by the nameserver's mode (independent or raft)."""
 
 CLOCK_STEP_MAX_S: Final = 1.0
 """Largest step of the clock in seconds, no matter how long the process was paused."""
@@ -56,15 +56,15 @@ Above this number, the broker whose contact has not changed for the longest time
 SPARE_MAX: Final = 10_000
 """Largest number of remembered pairs of an open connection and a broker that registered over it.
 
-A pair is not counted if the broker has a record and the connection owns the broker. A stranger could register
+A pair is not counted if the broker has a record and the connection owns the broker. Any client could register
 any number of names, so the number of pairs is bounded. Above the bound, the oldest pair is forgotten.
 """
 
 REPEATED_AFTER_S: Final = 5.0
 """Seconds from the first arrival of an older data version until a repeat of this version is accepted.
 
-A repeat that arrives earlier counts as a late copy. Late copies from one socket buffer arrive within moments,
-but a broker registers at most once in 10 s.
+A repeat that arrives earlier counts as a late copy. Late copies come from one socket buffer, so they arrive
+within moments. A broker registers at most once in 10 s, so a later repeat is a new registration.
 """
 
 NEVER: Final = float("-inf")
@@ -78,11 +78,11 @@ class Ownership(Enum):
     OLDER = "older"
     """The broker registered over the connection, and later over a younger connection."""
     STRANGER = "stranger"
-    """The broker never registered over the connection: it belongs to an admin tool or to a new broker."""
+    """The broker never registered over the connection, which belongs to an admin tool or to a new broker."""
 
 
 class Closing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Evidence that a broker is gone: its connection closed, or it unregistered over the connection."""
+    """Evidence that a broker is gone: its connection closed, or the broker unregistered over it."""
 
     at: float
     """Instant of the evidence on the liveness clock, in seconds."""
@@ -99,7 +99,7 @@ class Closing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class _Contained(msgspec.Struct, frozen=True, gc=False):
-    """A broker's data version that is older than the one in its record, and the time of its first arrival."""
+    """A broker's data version that is older than the version in its record, and its first arrival."""
 
     version: DataVersion
     listed: DataVersion
@@ -128,7 +128,7 @@ class Liveness:
 
     Invariants:
         - a connected broker has an owner, and the owner is an open connection;
-        - a broker is never connected and closing at the same time;
+        - for a connected broker there is no evidence that it is gone (``closing`` is None);
         - contacts are stored in the order of their last change.
     """
 
@@ -139,7 +139,7 @@ class Liveness:
         """Number of the last change of any contact; see :meth:`changes_since`."""
         self._read_at: float | None = None
         self._contacts: dict[BrokerKey, Contact] = {}
-        self._unconnected: dict[BrokerKey, None] = {}  # unconnected brokers, by last change
+        self._unconnected: dict[BrokerKey, None] = {}  # unconnected brokers in the order of their last change
         # For each open connection: the brokers that registered over the connection. Each broker has the
         # revision of its record after its last successful registration; None before the first success.
         self._registered_over: dict[ConnectionId, dict[BrokerKey, int | None]] = {}
@@ -155,7 +155,7 @@ class Liveness:
         read_at = self._read_at
         if read_at is None:
             self._read_at = now
-        elif now > read_at:  # Ignore a time before the last one: no second may count twice.
+        elif now > read_at:  # Ignore a time before the last time: no second may count twice.
             self.clock += min(now - read_at, CLOCK_STEP_MAX_S)
             self._read_at = now
 
@@ -191,8 +191,8 @@ class Liveness:
     def registered(self, broker: BrokerKey, origin: ConnectionId, *, revision: int) -> None:
         """Record that a registration over ``origin`` succeeded and left the record at ``revision``.
 
-        If the proposal took long, the connection may have closed before this call. The close is then evidence
-        against the record at this revision.
+        If the proposal took long, the connection may have closed before this call. This close is evidence
+        that the broker is gone. It then also applies to the record that this registration has changed.
         """
         contact = self._contacts.get(broker)
         if origin in self._registered_over:
@@ -245,19 +245,20 @@ class Liveness:
         return self.clock - first.at < REPEATED_AFTER_S
 
     def note_current(self, broker: BrokerKey) -> None:
-        """Record that a broker sent the listed data version or a newer one.
+        """Record that a broker sent a data version that is not older than the version in its record.
 
-        Any older version that arrived before was therefore a late copy.
+        So the broker's store was not restored from a backup. The older version that :meth:`is_late` remembers
+        came from a late copy of a registration, and is forgotten.
         """
         self._contained.pop(broker, None)
 
     def heard(self, broker: BrokerKey, origin: ConnectionId, *, lease_s: float | None = None) -> None:
-        """Renew the lease without a registration, at a heartbeat or a query for the data version."""
+        """Renew a broker's lease without a registration: at a heartbeat, or a query for the data version."""
         before = self._contacts.get(broker) or Contact(heard_at=NEVER, lease_s=LEASE_DEFAULT_S)
         # ``closing`` is the evidence that the broker is gone. A heartbeat or a query cancels it only if the
         # message came over a younger connection than the owner: an older connection may deliver messages of
-        # the broker's former process. If the broker unregistered over the owner and the owner is still open,
-        # messages over the owner do not cancel the evidence; only a new registration does.
+        # the broker's former process. So if the broker unregistered over the owner and the owner is still
+        # open, messages over the owner do not cancel the evidence. Only a new registration cancels it.
         lives = before.closing is None or (before.owner is not None and origin > before.owner)
         lease_s, closing = before.lease_s if lease_s is None else lease_s, None if lives else before.closing
         self._put(broker, replace(before, heard_at=self.clock, lease_s=lease_s, closing=closing))
@@ -307,7 +308,7 @@ class Liveness:
             self._put(broker, replace(contact, connected=False, confirmed=False, closing=closing))
 
     def forget(self, broker: BrokerKey) -> None:
-        """Drop all facts about a broker whose record was removed for good (independent mode)."""
+        """Drop all facts about a broker that has no record. Only independent mode calls this."""
         self._contacts.pop(broker, None)
         self._unconnected.pop(broker, None)
         self._contained.pop(broker, None)
@@ -317,7 +318,7 @@ class Liveness:
                 self._spare.pop((origin, broker), None)
 
     def removed(self, broker: BrokerKey) -> None:
-        """Record that a broker's record was removed. Earlier messages must not count for the next record.
+        """Note that a broker's record was removed. Earlier messages must not count for the next record.
 
         Connections and evidence of closed connections are kept. This evidence names a revision of the removed
         record, so the evidence does not count against the next record.
@@ -330,14 +331,11 @@ class Liveness:
             self._add_spare(origin, broker)
 
     def table_replaced(self) -> None:
-        """Forget data versions that belong to records.
-
-        Another table, with other records, may have replaced this one.
-        """
+        """Forget older data versions, because a table with other records may have replaced this table."""
         self._contained.clear()
 
     def prune(self) -> None:
-        """Forget unconnected brokers whose lease has passed since they were last seen or closed."""
+        """Forget unconnected brokers that were last seen, and whose connection closed, over a lease ago."""
         for broker, contact in list(self._contacts.items()):
             last = contact.heard_at if contact.closing is None else max(contact.heard_at, contact.closing.at)
             if not contact.connected and self.clock - last > contact.lease_s:
@@ -386,17 +384,20 @@ class Liveness:
         )
 
     def silent(self) -> tuple[BrokerKey, ...]:
-        """Return the brokers whose lease has run out by this clock, the longest silent broker first."""
+        """Return the brokers whose lease has run out by :attr:`clock`, the longest silent broker first."""
         contacts, clock = self._contacts, self.clock
         late = (broker for broker, known in contacts.items() if clock - known.heard_at > known.lease_s)
         return tuple(sorted(late, key=lambda broker: contacts[broker].heard_at))
 
     def _left_behind(self, broker: BrokerKey, contact: Contact, revision: int | None) -> bool:
-        """Record the end of an older connection whose last registration left the record at ``revision``.
+        """Record the end of a connection that is not the broker's youngest connection (the owner).
+
+        Args:
+            revision: Revision of the broker's record after the last registration over the older connection.
 
         Returns:
-            True if this end is evidence that the broker is gone. This holds if the owner closed first, and a
-            registration over the older connection then made the present record.
+            True if this end is evidence that the broker is gone. This holds if the owner closed first, and
+            ``revision`` is newer than the record at that time.
         """
         closing = contact.closing
         if closing is None or revision is None or revision <= (closing.revision or 0):
@@ -405,10 +406,10 @@ class Liveness:
         return True
 
     def _add_spare(self, origin: ConnectionId, broker: BrokerKey) -> None:
-        """Add a pair to ``_spare`` if its connection is open. Above the bound, forget the oldest pair.
+        """Add a connection and its broker to ``_spare`` if the broker has registered over the connection.
 
-        Other members then assume that this process closed the forgotten pair's connection. A close by this
-        process is no evidence that the broker is gone.
+        If ``_spare`` then has more than SPARE_MAX pairs, forget the oldest pair. Other members then assume
+        that this process closed the pair's connection. Such a close is no evidence that the broker is gone.
         """
         if broker not in self._registered_over.get(origin, ()):
             return
@@ -440,6 +441,6 @@ class Liveness:
             self._unconnected[broker] = None
             if len(self._unconnected) > CLOSED_MAX:
                 # Without a contact, this process has no evidence about the broker. The process that decides
-                # on evictions then waits until the broker's lease has run out by its own clock.
+                # on evictions then waits until the broker's lease has run out by the clock of that process.
                 oldest = next(iter(self._unconnected))
                 del self._unconnected[oldest], self._contacts[oldest]

@@ -33,7 +33,7 @@ from routekeeper.remoting.route import DataVersion
 from routekeeper.remoting.steps import Steps, finish, in_chunks
 
 SHORT_BYTES: Final = 16 * 1024
-"""Largest size in bytes of a body that is decoded in one step. One step takes less than 0.1 ms."""
+"""Largest size in bytes of a body that is decoded in one step. Decoding it takes less than 0.1 ms."""
 
 _MAPPING_STEP_BYTES: Final = 64 * 1024
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     ClusterName = NewType("ClusterName", str)
     ConnectionId = NewType("ConnectionId", int)
     """Number of an accepted connection in this process; a younger connection has a greater number."""
-else:  # five calls of a NewType for each registration would take four times as long as five calls of str
+else:  # a registration makes five such calls, and a call of a NewType takes four times as long as str()
     BrokerName = BrokerAddr = ClusterName = str
     ConnectionId = int
 

@@ -27,7 +27,7 @@ class RegisterReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountReply(msgspec.Struct, frozen=True, kw_only=True):
-    """A count: the number of a broker name's topics (requests 205, 327), or of imported KV keys."""
+    """Number of a broker name's topics (requests 205 and 327), or number of imported KV keys."""
 
     count: int
 
@@ -36,7 +36,7 @@ Reply: TypeAlias = RegisterReply | CountReply | None
 
 
 class BrokerLeft(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker whose record a change removed."""
+    """A broker whose record was removed by a change."""
 
     broker: BrokerKey
     broker_name: BrokerName
@@ -104,7 +104,7 @@ class NoChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
-    """Verdict: an entry has changed since the command was computed, so the request must be decided again."""
+    """Verdict: an item has changed since the command was computed, so the request must be decided again."""
 
     revision: int
 

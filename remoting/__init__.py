@@ -4,6 +4,7 @@ The subpackage ``transport`` sends and receives the bytes. It contains two clien
 (asyncio) and ``transport.blocking`` (blocking sockets), and a server, ``transport.server``.
 """
 
-# Allow only one name: if programs imported this package under two names, Python would load each class twice.
+# Refuse every other name. If programs imported this package under two names, Python would make two different
+# classes from each class, and ``isinstance`` would fail.
 if __name__ != "routekeeper.remoting":
     raise ImportError(f"{__name__!r} is installed as routekeeper.remoting: import it by this name")

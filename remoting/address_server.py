@@ -25,7 +25,7 @@ def url_of(*, domain: str, subgroup: str, environment: str) -> str:
 
     Args:
         domain: Host, or ``host:port``; without a port, the port is 8080.
-        environment: Name of the environment; empty for the environment without a name.
+        environment: Name of the environment; empty for the default environment.
 
     Raises:
         ValueError: The domain or the subgroup cannot be part of a URL; the message says what is allowed.
@@ -42,7 +42,7 @@ def url_of(*, domain: str, subgroup: str, environment: str) -> str:
 
 
 def wrong_address(text: str) -> str:
-    """Return the first item of a setting's list that is not an address, with the reason.
+    """Return the first item in a setting's list that is not an address, and the reason.
 
     Return an empty text if all items are addresses.
     """

@@ -1,4 +1,6 @@
-"""Addresses as text: ``host:port``, an IPv6 host in brackets. This module does no I/O and resolves no name.
+"""Addresses as text: ``host:port``, with brackets around an IPv6 host.
+
+This module does no I/O and resolves no names.
 
 :mod:`routekeeper.remoting.bounds` defines the form of an address on the wire.
 """
@@ -27,7 +29,8 @@ def split_address(text: str) -> tuple[str, int]:
         LocalProtocolError: The text has no host, or no valid port.
     """
     host, _, port = text.rpartition(":")
-    # Check the length first: peers choose addresses, and int() raises an error for thousands of digits.
+    # Check the length first. A peer may send thousands of digits, and int() raises an error for so many
+    # digits.
     is_port = len(port) <= 5 and port.isascii() and port.isdecimal() and int(port) <= PORT_MAX
     if not host or not is_port or "/" in host or _SEPARATORS.search(host):
         raise LocalProtocolError(f"address {shortened(text)!r} {address_fault(text)}")
@@ -108,10 +111,11 @@ def canonical_host(host: str) -> str:
 
 @lru_cache(maxsize=4096)
 def charged_host(host: str) -> str:
-    """Return the key under which limits for each host count a host; empty for loopback, which they ignore.
+    """Return the key of a host for limits that count each host; empty for loopback.
 
-    An IPv6 network of 64 bits counts as one host, because one owner usually has all addresses of such a
-    network.
+    Such limits do not apply to loopback.
+
+    All addresses of an IPv6 network of 64 bits have the same key, because they usually have the same owner.
     """
     host = canonical_host(host.strip("[]").partition("%")[0])
     if is_loopback(host):
@@ -126,16 +130,18 @@ def charged_host(host: str) -> str:
 
 
 def network_of(host: str) -> str:
-    """Return the key under which a host's connections count, for limits and for the order of service.
+    """Return the key under which the connections of a host are counted together.
 
-    An IPv6 network of 64 bits is one host, as in :func:`charged_host`. Each loopback address is a separate
-    host.
+    Limits and the order of service use this key.
+
+    All addresses of an IPv6 network of 64 bits have the same key, as in :func:`charged_host`. Each loopback
+    address has a separate key.
     """
     return charged_host(host) or host
 
 
 def same_address(one: str, other: str) -> bool:
-    """Return True if two texts mean the same address, in any spelling; names are not resolved."""
+    """Return True if two texts are spellings of the same address; names are not resolved."""
     if one == other:
         return True
     try:

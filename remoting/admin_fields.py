@@ -1,4 +1,7 @@
-"""Arguments of requests by which operators inspect and manage brokers; see :mod:`.fields`."""
+"""Arguments of the requests with which operators inspect and manage brokers.
+
+The module :mod:`.fields` explains how these classes are read and written.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ _StatsKey = Annotated[str, Meta(max_length=NAME_MAX + TOPIC_NAME_MAX + 1)]
 class ResetGroupFields(Fields, frozen=True, kw_only=True):
     """Arguments of INVOKE_BROKER_TO_RESET_OFFSET 222.
 
-    A timestamp of -1 means the end of each queue. RocketMQ 5.x can also name one queue, or an offset.
+    A timestamp of -1 means the end of each queue. RocketMQ 5.x can also name one queue, and an offset to use
+    instead of the timestamp.
     """
 
     topic: TopicName

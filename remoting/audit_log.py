@@ -30,11 +30,11 @@ _WORD_MAX: Final = 128  # largest number of logged characters of a text that a c
 
 
 class AuditLog:
-    """The audit of one process.
+    """Writer of the audit log of one process.
 
     Args:
-        log: Logger with a name that ends in ``.audit``: the limit on repeated events does not apply to such
-            loggers.
+        log: Logger whose name ends in ``.audit``. The limit on repeated events does not apply to loggers with
+            such names.
     """
 
     def __init__(self, log: logging.Logger) -> None:
@@ -54,7 +54,7 @@ class AuditLog:
             self._log.info(f"audit peer=%s change=%s{names} result=%s", peer, change, *words, result)
 
     def refusal(self, peer: str, code: int, denied: Denied) -> None:
-        """Log a request that the rules for accounts or networks refuse."""
+        """Log a request that was refused because of its account or its network."""
         try:
             name = RequestCode(code).name
         except ValueError:
@@ -75,5 +75,5 @@ class AuditLog:
 
 
 def _word(text: str) -> str:
-    """Return a client's text, quoted if needed, so that it cannot look like other fields of the line."""
+    """Return a client's text, with quotes if the text could look like further fields of the line."""
     return text if _PLAIN.fullmatch(text) else Quoted(text)

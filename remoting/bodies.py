@@ -57,9 +57,10 @@ def _required(members: Mapping[str, Any], name: str, *, length_max: int) -> str:
 
 
 def _choice(members: Mapping[str, Any], name: str, default: str) -> str:
-    """Return the name of a choice, such as the consume type, or the default if it is absent or empty.
+    """Return the chosen name, such as a consume type; the default if the name is absent or empty.
 
-    Servers keep these names, so a name must not be long. Names that RocketMQ does not know are allowed.
+    A server keeps these names in memory, so long names are refused. Names that RocketMQ does not know are
+    allowed.
 
     Raises:
         RemoteProtocolError: If the name is too long.
@@ -90,10 +91,10 @@ def _read_number_keyed(value: object, what: str) -> dict[int, int]:
 
 
 def _check_subscriptions(consumers: Iterable[object]) -> None:
-    """Check the number of subscriptions in a heartbeat, and of their tags, before any of them is read.
+    """Check the numbers of subscriptions and tags in a heartbeat before they are parsed.
 
     Raises:
-        RemoteProtocolError: If there are too many.
+        RemoteProtocolError: If there are too many subscriptions or tags.
     """
     lists = [value.get("subscriptionDataSet") for value in consumers if type(value) is dict]
     subscriptions = [value for found in lists if type(found) is list for value in found]
@@ -146,7 +147,8 @@ class MessageQueue:
 def queue_keyed(values: Mapping[MessageQueue, Any]) -> bytes:
     """Return a JSON object with queues as keys.
 
-    Each key is the JSON object of a queue, and not a text in quotes. RocketMQ's Java programs do the same.
+    Each key is the JSON object of a queue, and not a text in quotes. RocketMQ's Java programs write this
+    form.
     """
     entries = (orjson.dumps(queue.to_json()) + b":" + orjson.dumps(value) for queue, value in values.items())
     return b"{" + b",".join(entries) + b"}"
@@ -267,7 +269,7 @@ class SubscriptionData:
         codes: Hashes of the tags, by which the broker filters messages; see
             ``routekeeper.remoting.message.tag_hash``.
         sub_version: Time in Unix ms at which the subscription was made. A newer subscription replaces an
-            older one.
+            older subscription.
     """
 
     topic: str
@@ -346,9 +348,9 @@ class HeartbeatData:
     """Body of HEART_BEAT 34.
 
     Attributes:
-        consumers: The client's consumer groups. :meth:`decode` returns each group once: if a body names a
-            group several times, the last entry counts, because RocketMQ's broker registers one entry after
-            the other.
+        consumers: The client's consumer groups. :meth:`decode` returns each group once. If a body names a
+            group several times, the last entry counts. In RocketMQ's broker, too, a later entry replaces an
+            earlier entry.
         producer_groups: The client's producer groups; :meth:`decode` returns each group once.
     """
 
@@ -475,7 +477,7 @@ class SubscriptionGroupTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConnection:
-    """One client of a group, as the broker sees the client."""
+    """One client in a broker's list of the clients of a group."""
 
     client_id: str
     client_addr: str
@@ -600,7 +602,7 @@ class LockBatchResponse:
 class ConsumerOffsetTable:
     """Answer to request 43, and the content of ``consumerOffset.json``.
 
-    ``offsets`` maps ``topic@group`` to queue id to offset.
+    ``offsets`` maps ``topic@group`` to a map from queue id to offset.
     """
 
     offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)

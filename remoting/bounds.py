@@ -21,8 +21,8 @@ CLIENT_ID_MAX: Final = 1024
 ADDR_MAX: Final = NAME_MAX + 6
 ADDR_FORM: Final = f"host:port of at most {ADDR_MAX} characters, the port from 1 to 65535"
 PORT_MAX: Final = 65_535
-#: Largest number of queues of one topic at one broker. Brokers and clients check it, because they make
-#: objects for each queue. A nameserver only passes the number on.
+#: Largest number of queues of one topic at one broker. Brokers and clients check this bound, because they
+#: make objects for each queue. A nameserver only passes the number on, so it does not check the bound.
 QUEUE_NUMS_MAX: Final = 65_536
 #: Lease in ms of a broker whose request names no lease. A lease is the longest time for which a broker may be
 #: silent before it is evicted. Source: DEFAULT_BROKER_CHANNEL_EXPIRED_TIME, RouteInfoManager.
@@ -38,8 +38,8 @@ GROUPS_MAX: Final = 1024
 #: Longest name of a choice in a heartbeat, such as the consume type. The longest name in RocketMQ has 53
 #: characters: CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST.
 CHOICE_MAX: Final = 64
-#: Largest number of subscriptions in one heartbeat. RocketMQ writes an object and two arrays for each, so the
-#: bound of the objects and arrays in a request allows no more.
+#: Largest number of subscriptions in one heartbeat. RocketMQ writes one object and two arrays for each
+#: subscription. More subscriptions would exceed the limit of 8192 objects and arrays in one request.
 SUBSCRIPTIONS_MAX: Final = 2730
 #: Largest number of tags, and of codes of tags, in all subscriptions of one heartbeat. The bound also holds
 #: for the codes of a single subscription. A server reads tags and codes one by one, and all other requests

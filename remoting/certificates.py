@@ -1,4 +1,4 @@
-"""Expiry of certificates: the expiry times, and the warnings before them.
+"""Expiry times of certificates, and warnings before a certificate expires.
 
 This module also reads certificate files again after they have changed.
 """
@@ -30,7 +30,10 @@ T = TypeVar("T")
 
 
 def thresholds_passed(left_s: float) -> int:
-    """Return the number of :data:`THRESHOLDS_S` that are reached ``left_s`` seconds before expiry."""
+    """Return the number of warning times in :data:`THRESHOLDS_S` that have been reached.
+
+    ``left_s`` is the time to the expiry in seconds.
+    """
     return sum(left_s <= threshold for threshold in THRESHOLDS_S)
 
 
@@ -97,8 +100,8 @@ class CertificateFiles(Generic[T]):
     Args:
         what: Name in log lines, such as "raft certificate".
         paths: Paths of the files; the first is the certificate's own file.
-        read: Reads the files. The first call runs at once, later calls run in a thread. If a later call
-            raises an error, the former value stays.
+        read: Reads the files. The constructor makes the first call; later calls run in a thread. If a later
+            call raises an error, the former value stays in force.
         take: Called on the event loop with each newer value.
         ends_at: Returns the certificate's expiry time in Unix seconds.
     """
@@ -157,5 +160,5 @@ class CertificateFiles(Generic[T]):
 
 
 def until(ends_at: float) -> str:
-    """Return a time, given in Unix seconds, in the form of log lines."""
+    """Return a Unix time in seconds as text in UTC, in the form of log lines."""
     return f"{datetime.fromtimestamp(min(ends_at, 253_402_300_799.0), UTC):%Y-%m-%dT%H:%M:%SZ}"

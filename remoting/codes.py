@@ -15,7 +15,7 @@ PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 PERM_INHERIT: Final = 1
 
-#: Release number that all our programs send: 5.3.3, which programs of 4.9 and 5.x accept.
+#: Release number that all our programs send. It stands for 5.3.3, and programs of 4.9 and 5.x accept it.
 VERSION: Final = 479
 VERSION_3_0_11: Final = 37
 VERSION_4_9_4: Final = 401
@@ -29,7 +29,7 @@ ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 
 
 class HeaderCodec(IntEnum):
-    """Encoding of a frame's header. Its number is the first byte of the word with the header's length."""
+    """Encoding of a frame's header. The first byte of the word with the header's length has this number."""
 
     JSON = 0
     ROCKETMQ = 1

@@ -43,7 +43,7 @@ class RemotingCommand(msgspec.Struct, frozen=True, kw_only=True):
         ext_fields: Arguments, text to text; never None. A receiver does not see a difference between absent
             and empty arguments.
         body: Raw bytes. An empty body and an absent body are the same on the wire.
-        codec: Codec with which the header was received or is to be sent.
+        codec: Codec of the received header, or of the header to be sent.
     """
 
     code: int
@@ -90,7 +90,7 @@ class RemotingCommand(msgspec.Struct, frozen=True, kw_only=True):
     def failed(self, error: Exception) -> RemotingCommand:
         """Make the response to this request after its handler raised ``error``.
 
-        The remark is the text of a RemotingError; for another error it also names the error's class.
+        The remark is the error's text. If the error is no RemotingError, the name of its class comes first.
         """
         words = str(error) if isinstance(error, RemotingError) else f"{type(error).__name__}: {error}"
         # Replace characters that UTF-8 cannot encode, for example in the name of a file.
@@ -141,7 +141,7 @@ def encode_done(request: RemotingCommand) -> bytes:
     return _DONE_HEADS[len(opaque)] + opaque + _DONE_AFTER
 
 
-# This module-level name saves a look-up in the enum class, which would take longer than the rest of
+# This module-level name saves a look-up in the enum class. The look-up would take longer than the rest of
 # encode_done().
 _JSON: Final = HeaderCodec.JSON
 _DONE_OPAQUE: Final = 2_000_000_000
@@ -168,8 +168,8 @@ SUCCESS: Final = RemotingCommand(code=ResponseCode.SUCCESS, ext_fields={})
 def read_command(data: bytes, start: int, size: int) -> RemotingCommand:
     """Return the request in the frame whose length word is at position ``start`` and has the value ``size``.
 
-    The result equals ``decode_command(split_frame(data, start, size))``, but takes a third of the time for
-    most frames. There is one difference: the header may have at most
+    The result equals ``decode_command(split_frame(data, start, size))``. For most frames, this function takes
+    only a third of the time. It also has a stricter limit: the header may have at most
     :data:`~routekeeper.remoting.bounds.REQUEST_HEADER_MAX` bytes.
 
     Raises:
@@ -192,7 +192,7 @@ def read_pieces(pieces: Sequence[bytes | bytearray]) -> RemotingCommand:
     Raises:
         RemoteProtocolError: See :func:`read_command`.
     """
-    head = bytes(pieces[0])  # copies at most one small piece: bytes() copies only a bytearray
+    head = bytes(pieces[0])  # bytes() copies only a bytearray, and such a piece is small
     if len(head) >= _LENGTHS_SIZE:
         (word,) = _HEADER_WORD.unpack_from(head, 4)
         body_at = _LENGTHS_SIZE + word
@@ -222,13 +222,13 @@ def _read_plain(data: bytes, start: int, size: int) -> RemotingCommand | None:
     (word,) = _HEADER_WORD.unpack_from(data, start + 4)
     stop = start + 4 + size
     body_at = start + _LENGTHS_SIZE + word
-    # If the header is not JSON, the first byte of this word is not 0, so the word exceeds the limit.
+    # If the header is not JSON, the first byte of this word is not 0. The word then exceeds the limit.
     if word > REQUEST_HEADER_MAX or body_at > stop:
         return None
     try:
         header = read_plain(data[start + _LENGTHS_SIZE : body_at])
     except UNUSUAL:
-        return None  # decode_header() will read it or raise the error
+        return None  # decode_header() then reads the header or raises the error
     return RemotingCommand(
         code=header.code,
         opaque=header.opaque,

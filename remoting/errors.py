@@ -37,7 +37,7 @@ class TooManyRequests(RemotingError):
 
 
 class Withdrawn(RemotingError):
-    """The request waited to be sent, and its caller withdrew it; nothing was sent."""
+    """The caller withdrew a request before it was sent; nothing was sent."""
 
 
 class ResponseError(RemotingError):
@@ -56,7 +56,7 @@ class ResponseError(RemotingError):
 
 
 class RequestRefused(RemotingError):
-    """A hook refuses a request. A server answers with code and remark; a client sends nothing.
+    """A hook refuses a request. A server then answers with this code and remark; a client sends nothing.
 
     A hook's ``before_request`` raises this error, see :class:`routekeeper.remoting.transport.RPCHook`.
 

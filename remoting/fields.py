@@ -4,8 +4,8 @@ Each class describes the header of one request or response code. ``parse`` reads
 writes them. An argument that is None is not written. Names on the wire are camelCase. Only the argument
 classes use these names; other code uses the Python names.
 
-This module refuses a request whose required argument is missing. Java marks its required arguments, but does
-not check them on receipt, so that a request with a missing argument fails later.
+This module refuses a request whose required argument is missing. RocketMQ's Java programs mark required
+arguments, but do not check them on receipt. There, a request with a missing argument fails later.
 Source: the ``*RequestHeader`` and ``*ResponseHeader`` classes of RocketMQ 4.9 and 5.3.
 """
 
@@ -44,13 +44,13 @@ Int32OrDefault = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1, extra=_FORGIVING
 Int64OrDefault = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1, extra=_FORGIVING)]
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
-#: Values of a boolean that Java reads as false, but msgspec does not: msgspec reads "1" as true, and reads
-#: "null" in any spelling with capital or small letters as None.
+#: Texts of a boolean that Java reads as false, but msgspec does not. msgspec reads "1" as true. It reads
+#: "null", in capital or small letters, as None.
 _NOT_AS_JAVA: Final = frozenset(map("".join, product(*zip("null", "NULL", strict=True)))) | {"1"}
 
 
 class _Argument(NamedTuple):
-    """One argument as its class declares it; ``meta`` holds its bounds."""
+    """One argument of an argument class; ``meta`` has the bounds of its value."""
 
     name: str
     wire: str
@@ -149,10 +149,10 @@ class Fields(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
     @classmethod
     def parse_slowly(cls, ext: Mapping[str, str]) -> Self:
-        """Read the arguments as :meth:`parse` does; also read unusual spellings.
+        """Read the declared arguments in every spelling that Java accepts.
 
-        Unusual spellings are signs and leading zeros of numbers, and booleans other than ``true`` and
-        ``false``.
+        Java accepts signs and leading zeros of numbers. It reads every boolean text other than ``true``, in
+        capital or small letters, as false.
 
         Raises:
             FieldError: If a required argument is missing, or if an argument is invalid.
@@ -169,7 +169,7 @@ class Fields(msgspec.Struct, frozen=True, gc=False, rename="camel"):
         return cls(**values)
 
     def to_ext(self) -> dict[str, str]:
-        """Return the arguments as text for the wire, without those that are None."""
+        """Return the arguments as text for the wire, without arguments that are None."""
         return self._write(self.__struct_encode_fields__)
 
     def _write(self, spelling: Iterable[str]) -> dict[str, str]:
@@ -390,8 +390,8 @@ class SendMessageFields(Fields, frozen=True, kw_only=True):
         sys_flag: Bits, see ``routekeeper.remoting.message``.
         born_timestamp: Time at which the producer made the message, in Unix ms.
         properties: Properties of the message as one text: ``name 0x01 value 0x02 ...``.
-        batch: True if the body is a batch of messages. Only this argument shows it; the request code does
-            not.
+        batch: True if the body is a batch of messages. Only this argument shows a batch; the request code
+            does not.
     """
 
     producer_group: Name
@@ -411,7 +411,7 @@ class SendMessageFields(Fields, frozen=True, kw_only=True):
 
     @classmethod
     def parse_v2(cls, ext: Mapping[str, str]) -> Self:
-        """Read the arguments of a send that are named by single letters (V2).
+        """Read the arguments of a send request that names them by single letters (V2).
 
         Raises:
             FieldError: If a required argument is missing, or if an argument has a wrong type.
@@ -429,16 +429,16 @@ class SendMessageFields(Fields, frozen=True, kw_only=True):
 
 
 def at_queue_v2(ext: Mapping[str, str], queue_id: int, broker_name: str) -> dict[str, str]:
-    """Return a send's arguments (V2, single letters) with another queue id and broker name."""
+    """Return a send request's single-letter arguments (V2) with another queue id and broker name."""
     return {**ext, "e": str(queue_id), "n": broker_name}
 
 
-#: Name of each argument of a send by its letter. The letters follow the order of declaration.
+#: Name of each argument of a send request by its letter. The letters follow the order of declaration.
 _SEND_LETTERS: Final = dict(zip("abcdefghijklmn", SendMessageFields.__struct_encode_fields__, strict=True))
 
 
 class SendMessageResponseFields(Fields, frozen=True, kw_only=True):
-    """Answer to a send.
+    """Answer to a send request.
 
     Java's producer crashes if a successful answer has no arguments. The producer also reads ``MSG_REGION``.
     """
@@ -479,10 +479,11 @@ class PullMessageFields(Fields, frozen=True, kw_only=True):
     """Arguments of PULL_MESSAGE 11.
 
     Attributes:
-        sys_flag: Sum of bits: 1 = commit the offset, 2 = the broker may hold the request, 4 = a subscription
-            is present, 8 = class filter, 16 = lite pull.
-        commit_offset: Offset to commit for the group; only used with bit 1 of ``sys_flag``.
-        suspend_timeout_ms: Time in ms for which the broker may hold the request; only used with bit 2.
+        sys_flag: Sum of bit values: 1 (commit the offset), 2 (the broker may hold the request), 4 (a
+            subscription is present), 8 (class filter), 16 (lite pull).
+        commit_offset: Offset to commit for the group; only used with the value 1 in ``sys_flag``.
+        suspend_timeout_ms: Time in ms for which the broker may hold the request; only used with the value 2
+            in ``sys_flag``.
     """
 
     consumer_group: Name
@@ -502,7 +503,7 @@ class PullMessageFields(Fields, frozen=True, kw_only=True):
 
 
 class PullMessageResponseFields(Fields, frozen=True, kw_only=True):
-    """Answer to PULL_MESSAGE 11. Every answer has the first four arguments, also if no message was found."""
+    """Answer to PULL_MESSAGE 11. Even an answer without messages has the first four arguments."""
 
     suggest_which_broker_id: Int64 = 0
     next_begin_offset: Int64
@@ -620,7 +621,8 @@ class ProducerGroupFields(Fields, frozen=True, kw_only=True):
 class DeleteGroupFields(Fields, frozen=True, kw_only=True):
     """Arguments of DELETE_SUBSCRIPTIONGROUP 207.
 
-    Both switches mean "also delete the group's offsets": RocketMQ 4.9 and 5.x use different names for it.
+    The two booleans have the same meaning: also delete the group's offsets. RocketMQ 4.9 uses one name, and
+    5.x uses the other name.
     """
 
     group_name: Name
@@ -639,7 +641,7 @@ class ResetOffsetFields(Fields, frozen=True, kw_only=True):
     """Arguments of INVOKE_BROKER_TO_RESET_OFFSET 222 and RESET_CONSUMER_CLIENT_OFFSET 220.
 
     Attributes:
-        timestamp: Unix ms; -1 means the maximum offset.
+        timestamp: Time in Unix ms; -1 means the maximum offset.
     """
 
     topic: TopicName

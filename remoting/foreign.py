@@ -1,4 +1,7 @@
-"""Recognition of clients that speak a foreign protocol, such as HTTP, by their first bytes. Does no I/O."""
+"""Recognition of clients that speak a foreign protocol, such as HTTP, by their first bytes.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ _HTTP: Final = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b
 
 
 def foreign(start: bytes) -> str:
-    """Return the name of the foreign protocol that these first bytes belong to, and a hint; else "".
+    """Return a hint if a connection's first bytes belong to a foreign protocol; else an empty text.
 
     A frame begins with its length. If the first bytes of a foreign protocol are read as this length, the
     length is far above every limit. Therefore such bytes cannot begin a valid frame.

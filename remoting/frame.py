@@ -18,7 +18,7 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 class Frame(NamedTuple):
-    """One frame taken off the wire; header and body are still encoded."""
+    """One received frame; its header and body are still encoded."""
 
     codec: HeaderCodec
     header: bytes
@@ -70,7 +70,7 @@ def split_frame(data: bytes | bytearray | memoryview, start: int, size: int) -> 
 
 
 class FrameDecoder:
-    """Incremental decoder: takes bytes as they arrive and yields whole frames.
+    """Incremental decoder, which takes bytes as they arrive and yields whole frames.
 
     The decoder holds at most one frame of ``frame_size_max`` bytes plus the bytes of one :meth:`feed`. Do not
     use the decoder after an error; close the connection.
@@ -95,9 +95,9 @@ class FrameDecoder:
     def places(self, data: bytes) -> Generator[tuple[bytes, int, int], None, None]:
         """Yield the position of each frame that ``data`` completes.
 
-        Each item is: the bytes that hold the frame, the position of the frame's length word in these bytes,
-        and the value of the length word. If the generator is closed early, the next call begins with the
-        frames that were not yielded.
+        Each item has three parts. These are the bytes that contain the frame, the position of its length word
+        in these bytes, and the value of this word. If the generator is closed early, the next call begins
+        with the frames that were not yielded.
 
         Raises:
             RemoteProtocolError: If a frame is above the limit; all earlier frames were yielded.

@@ -38,8 +38,8 @@ class Header(msgspec.Struct, forbid_unknown_fields=True):
         opaque: Correlation id, int32; a response repeats the id of its request.
         flag: Bits, see ``FLAG_RESPONSE`` and ``FLAG_ONEWAY``.
         remark: Text for people, or None.
-        ext_fields: Arguments, text to text. None and empty differ only on the wire.
-        serialize_type: A member of JSON headers that is never read.
+        ext_fields: Arguments, text to text. None (no arguments) and empty differ only on the wire.
+        serialize_type: Name of the codec. JSON headers contain it, but no code reads it.
     """
 
     code: _Int32 = 0
@@ -52,8 +52,8 @@ class Header(msgspec.Struct, forbid_unknown_fields=True):
     serialize_type: str = msgspec.field(default="JSON", name="serializeTypeCurrentRPC")
 
 
-#: Reads a usual JSON header in one step. For an unusual or wrong header it raises one of :data:`UNUSUAL`; use
-#: :func:`decode_header` instead, which either reads the header or raises an error that names the fault.
+#: Reads a usual JSON header in one step. For any other header, it raises an error in :data:`UNUSUAL`. Then
+#: call :func:`decode_header`, which reads unusual headers and names the fault of a wrong header.
 read_plain: Final = msgspec.json.Decoder(Header).decode
 UNUSUAL: Final = (msgspec.DecodeError, UnicodeDecodeError)
 

@@ -1,4 +1,7 @@
-"""Histogram of durations; it is cheap enough to be updated for every request. Does no I/O."""
+"""Histogram of durations that is cheap enough to be updated for every request.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-#: Upper bounds in seconds. The shortest bounds suit the look-up of a route; the longest bounds suit a write
+#: Upper bounds in seconds. The shortest bounds suit the look-up of a route. The longest bounds suit a change
 #: that waits for other members.
 BOUNDS_S: Final = (
     *(0.000_01, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005),
@@ -18,8 +21,8 @@ _LABELS: Final = (*(f"{bound:g}" for bound in BOUNDS_S), "+Inf")
 class Histogram:
     """Number of durations up to each bound, and the sum of all durations.
 
-    Only one thread may call :meth:`observe`. Another thread may read at any time; it misses at most the last
-    duration.
+    Only one thread may call :meth:`observe`. Other threads may read the histogram at any time; they miss at
+    most the last duration.
     """
 
     __slots__ = ("_counts", "sum")
@@ -34,7 +37,7 @@ class Histogram:
         self.sum += seconds * count
 
     def plus(self, other: Histogram) -> Histogram:
-        """Return a new histogram with the durations of this one and of ``other``."""
+        """Return a new histogram with the durations of this histogram and of ``other``."""
         both = Histogram()
         both.sum = self.sum + other.sum
         both._counts = [mine + theirs for mine, theirs in zip(self._counts, other._counts, strict=True)]
@@ -46,7 +49,7 @@ class Histogram:
         return sum(self._counts)
 
     def samples(self, labels: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str], float]]:
-        """Yield each sample for Prometheus: the suffix of its name, its labels and its value."""
+        """Yield the samples for Prometheus, each as name suffix, labels and value."""
         total = 0
         for bound, count in zip(_LABELS, list(self._counts), strict=True):
             total += count

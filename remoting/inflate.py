@@ -23,12 +23,12 @@ def deflate(body: bytes, method: int, *, level: int) -> bytes:
     """Return ``body`` compressed.
 
     Args:
-        level: Level 0 to 9, as zlib counts; LZ4 ignores it.
+        level: Compression level from 0 to 9, as in zlib; LZ4 ignores the level.
 
     Raises:
         LocalProtocolError: If the method is unknown.
     """
-    # Import lz4 and zstandard only where they are used: most programs never need them, and importing them
+    # Import lz4 and zstandard only where they are used. Most programs never need them, and importing them
     # takes longer than importing most of this package.
     match method:
         case 0 | 3:
@@ -98,7 +98,8 @@ def _inflate_zstandard(body: bytes, size_max: int) -> bytes:
 
     try:
         stated = zstandard.frame_content_size(body)  # -1 if the header does not state the size
-        # Refuse here: the library allocates the stated size even if it is above max_output_size.
+        # Refuse the body here. Otherwise the library would allocate the stated size, even above
+        # max_output_size.
         if stated > size_max:
             raise RemoteProtocolError(
                 f"body of {len(body)} bytes inflates to {stated}, above the limit of {size_max}"

@@ -1,12 +1,12 @@
 """Tolerant JSON reader: reads standard JSON and the dialect of RocketMQ's fastjson, within limits.
 
-The bodies of RocketMQ are not quite JSON. Maps with numbers as keys do not quote them (``{0:"a"}``). Maps
-with queues as keys write the key as an object (``{{"topic":"T"}:1}``). This module puts such keys in quotes,
-which makes the text standard JSON. fastjson also reads other forms (bare words, single quotes, empty
-members). No program sends these forms, so this module refuses them.
+The bodies of RocketMQ are not quite JSON. In a map with numbers as keys, the keys have no quotes
+(``{0:"a"}``). In a map with queues as keys, each key is an object (``{{"topic":"T"}:1}``). This module puts
+such keys in quotes, which makes the text standard JSON. fastjson also reads other forms (bare words, single
+quotes, empty members). No program sends these forms, so this module refuses them.
 
 Before it reads a text, this module checks the text's size, the number of its objects and arrays, and their
-nesting. The time for reading a text grows linearly with its length. Compiled code does most of the work.
+nesting. The time for reading a text is proportional to its length. Compiled code does most of the work.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ ANSWER: Final = Limits(
 #: Limits of a file that a broker has written.
 FILE: Final = Limits(size=1024 * _MIB, containers=64 * _MIB, dialect_size=1024 * _MIB, dialect_keys=64 * _MIB)
 
-# Matches a complete string, or an unterminated string up to the end of the text. Because an unterminated
-# string also matches, the search never begins again inside a string, and scans no character twice.
+# Matches a complete string, or an unterminated string up to the end of the text. Without the second case, the
+# search would restart inside an unterminated string, and scan characters twice.
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 # Matches the characters before a key, and a key that needs quotes. Apply it only to text outside of strings.
 _BARE_KEY: Final = re.compile(rb"([{,][ \t\r\n]*+)(-?[0-9]++|\{[^{}]*+\})(?=[ \t\r\n]*+:)")
@@ -237,14 +237,16 @@ def as_int(value: object, what: str, *, limit: int = INT32_MAX, least: int | Non
 def get_bool(members: Mapping[str, Any], name: str) -> bool:
     """Return True for JSON true, and for the text "true" in upper or lower case; else False.
 
-    RocketMQ's JSON library, fastjson, does the same.
+    RocketMQ's JSON library, fastjson, reads booleans in the same way.
     """
     value = members.get(name)
     return value is True or (type(value) is str and value.lower() == "true")
 
 
 def get_text(members: Mapping[str, Any], name: str) -> str | None:
-    """Return a member as text; a number or boolean is converted to its JSON text. None if absent or null.
+    """Return a member as text; None if the member is absent or null.
+
+    A number or a boolean becomes its JSON text.
 
     Raises:
         RemoteProtocolError: If the member is an object or an array.
@@ -281,7 +283,7 @@ def as_texts(value: object, what: str) -> tuple[str, ...]:
 
 
 def as_text_map(value: object, what: str) -> dict[str, str]:
-    """Return a value that must be an object of texts or plain values, with all values as text; empty if null.
+    """Return a JSON object of plain values as a map of texts; an empty map for null.
 
     Raises:
         RemoteProtocolError: If the value is no object, or a member is an object or an array.

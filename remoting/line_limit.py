@@ -1,4 +1,7 @@
-"""Limits of the log lines that peers can cause: for each peer, for each event, and in total. No I/O."""
+"""Limits of the log lines that peers can cause: for each peer, for each event, and in total.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ WINDOW_S: Final = 10.0
 EVENT_LINES: Final = 400
 """Largest number of lines of one event that an :class:`EventLimit` allows in :data:`EVENT_WINDOW_S` seconds.
 
-Each broker that starts may cause a line of the same event. It rarely happens that more brokers than this
-number start at the same time.
+Each broker that starts may cause a line of the same event. More brokers than this number rarely start at the
+same time.
 """
 EVENT_LINES_PER_SUBJECT: Final = 40
 """Largest number of lines of one event, in :data:`EVENT_WINDOW_S` seconds, that have the same first value.
@@ -56,7 +59,7 @@ class LineLimit:
         return True
 
     def turn(self, now: float) -> int:
-        """Begin a new window if the old one is over; return the number of lines suppressed in the old one.
+        """Begin a new window if the present window is over; return the number of lines that it suppressed.
 
         Call this before :meth:`allow`. Also call it from time to time, so that the caller can log the number
         even if no more lines come.
@@ -78,8 +81,7 @@ class LimitedLog:
 
     Args:
         clock: Returns the present time in seconds.
-        limit: If it is None, the limit is :data:`LINES_PER_PEER` and :data:`LINES_OVERALL` in each
-            :data:`WINDOW_S`.
+        limit: None for :data:`LINES_PER_PEER` and :data:`LINES_OVERALL` lines in each :data:`WINDOW_S`.
     """
 
     def __init__(
@@ -105,7 +107,7 @@ class EventLimit:
     """Limit of log lines in a time window for each event; counts the lines above the limit.
 
     An event is the text of a line without its values. Each event has its own limit, so that a frequent event
-    does not suppress the lines of another one.
+    does not suppress the lines of other events.
     """
 
     def __init__(self) -> None:

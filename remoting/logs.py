@@ -38,7 +38,7 @@ The first :data:`ERROR_HEAD` characters are written, too.
 """
 
 TRACE_CHARACTERS_MAX: Final = 65_536
-"""Largest number of characters of a traceback. A limit is needed: a peer may have chosen the error's text."""
+"""Largest number of characters of a traceback; a peer may have caused an error with a very long text."""
 
 _UNSAFE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -175,7 +175,7 @@ class LineFormatter(logging.Formatter):
     """Formatter of log lines: ``2026-01-31T12:00:00.000Z INFO nameserver.wire.server ...``, or as JSON.
 
     A JSON object contains the whole message. It also contains the event and each value as separate members,
-    see :func:`fields_of`. As text, a traceback follows on separate lines that begin with a bar, so that no
+    see :func:`fields_of`. In text style, a traceback follows on separate lines that begin with a bar. So no
     line of a traceback can be mistaken for an event. In JSON, the traceback is a member of the object.
     """
 

@@ -60,8 +60,8 @@ _LAYOUTS: Final = {
     (born, store): struct.Struct(f">iiiiiqqiq{born}siq{store}siiqi") for born in (4, 16) for store in (4, 16)
 }
 _V4: Final = _LAYOUTS[4, 4]
-#: Layouts for reading the same fields. The keys are the ``SYS_`` bits of the two address families. Each
-#: host's address and port are one field.
+#: Layouts for reading the fields of :data:`_LAYOUTS`. The keys are the ``SYS_`` bits of the two address
+#: families. Each host's address and port are one field.
 _HOSTS_TOGETHER: Final = {
     (SYS_BORN_HOST_V6 if born == 20 else 0) | (SYS_STORE_HOST_V6 if store == 20 else 0): struct.Struct(
         f">iiiiiqqiq{born}sq{store}siqi"
@@ -76,8 +76,8 @@ _TIMESTAMP: Final = struct.Struct(">q")
 _INT16: Final = struct.Struct(">h")
 _ITEM: Final = struct.Struct(">iiiii")  # size, magic, crc, flag, body length
 
-#: Two sizes in bytes of UTF-16. A tag up to the first size is hashed unit by unit. A longer tag is hashed in
-#: parts of the second size. The two masks select the lowest 16 or 32 bits in every 64 bits of such a part.
+#: A tag of at most the first size is hashed unit by unit. A longer tag is hashed in parts of the second size.
+#: Both sizes are bytes of UTF-16. The two masks select the lowest 16 or 32 bits in every 64 bits of a part.
 _SHORT_TAG_BYTES: Final = 64
 _HASHED_BYTES: Final = 8192
 _LOW_16: Final = int.from_bytes(b"\0\0\0\0\0\0\xff\xff" * (_HASHED_BYTES // 8), "big")
@@ -374,7 +374,7 @@ def decode_head(data: bytes, start: int) -> MessageHead:
 
 
 def decode_messages(data: bytes) -> Iterator[StoredMessage]:
-    """Yield the messages in ``data``, which follow one another directly, as in the answer to a pull.
+    """Yield the messages in ``data``, which has no gaps between messages, as in the answer to a pull.
 
     Raises:
         RemoteProtocolError: If ``data`` does not end at the end of a message, or if a message is malformed.
@@ -388,7 +388,7 @@ def decode_messages(data: bytes) -> Iterator[StoredMessage]:
 
 @lru_cache(maxsize=4096)
 def _host_of(packed: bytes) -> Host:
-    """Return the host in these 8 or 20 bytes; the cache gives messages of one sender the same object."""
+    """Return the host in these 8 or 20 bytes; the cache returns one object for all messages of a sender."""
     (port,) = _PORT.unpack_from(packed, len(packed) - 4)
     return Host(str(ipaddress.ip_address(packed[:-4])), port)
 
@@ -485,7 +485,10 @@ def is_separable(name: str, value: str) -> bool:
 
 
 def decode_properties(text: str) -> dict[str, str]:
-    """Split text into properties; drop incomplete and empty pairs. The last value of a repeated name wins."""
+    """Split text into properties; drop incomplete and empty pairs.
+
+    If a name occurs several times, its last value counts.
+    """
     properties = {}
     for pair in text.split(PAIR_END):
         name, mark, value = pair.partition(NAME_END)
@@ -505,7 +508,10 @@ def join_properties(first: str, second: str) -> str:
 
 
 def offset_message_id(host: Host, physical_offset: int) -> str:
-    """Return the message id that contains the store host and the offset; tools connect to this host."""
+    """Return the message id that contains the store host and the offset.
+
+    Tools connect to this host to read the message.
+    """
     return (_pack_ip(host) + _PORT.pack(host.port) + _TIMESTAMP.pack(physical_offset)).hex().upper()
 
 
@@ -563,11 +569,11 @@ def _hash_at_once(units: bytes) -> int:
     """Return the hash of at most ``_HASHED_BYTES`` of UTF-16, as an unsigned 32-bit number.
 
     The hash is a polynomial in 31, and each unit is a coefficient. One large integer holds all coefficients
-    in lanes of equal width, so that each arithmetic operation changes all lanes, in compiled code. A loop in
-    Python would take ten times longer, and strangers choose the length of a tag.
+    in lanes of equal width. Each arithmetic operation then changes all lanes at once, in compiled code. A
+    loop in Python would take ten times longer, and any client may send a long tag.
     """
     narrow = int.from_bytes(units, "big")  # lanes of 16 bits; the lowest lane holds the last unit
-    # Combine four lanes of 16 bits to one of 64 bits. The sum is below 2**31.
+    # Combine four lanes of 16 bits to one lane of 64 bits. The sum is below 2**31.
     lanes = (
         (narrow & _LOW_16)
         + ((narrow >> 16) & _LOW_16) * 31
@@ -576,8 +582,8 @@ def _hash_at_once(units: bytes) -> int:
     )
     count = (len(units) + 7) // 8
     while count > 1:
-        # Combine the upper half of the lanes with the lower half. Each lane has less than 2**32 before and
-        # after, so that the product and the sum fit in its 64 bits.
+        # Combine the upper half of the lanes with the lower half. The value of each lane is below 2**32
+        # before and after this step. Therefore the product and the sum fit in the 64 bits of a lane.
         count = (count + 1) // 2
         upper = lanes >> (64 * count)
         lower = lanes ^ (upper << (64 * count))
@@ -603,7 +609,7 @@ def parse_subscription(expression: str | None) -> tuple[str, ...]:
 
 
 def compress_body(body: bytes, *, method: int = 0, level: int = 5) -> bytes:
-    """Compress a body as producers do. The caller must set ``SYS_COMPRESSED`` and the method's bits."""
+    """Compress a body as producers do; the caller sets ``SYS_COMPRESSED`` and the method's bits."""
     return deflate(body, method, level=level)
 
 

@@ -1,4 +1,6 @@
-"""RocketMQ's rules for the names of topics, groups and brokers. Does no I/O.
+"""RocketMQ's rules for the names of topics, groups and brokers.
+
+This module does no I/O.
 
 :mod:`routekeeper.remoting.bounds` has the largest length of a name on the wire.
 """
@@ -12,8 +14,8 @@ from typing import Final
 #: Longest name of a topic or a group, in UTF-16 units. Source: TopicValidator, Validators.
 TOPIC_LENGTH_MAX: Final = 127
 GROUP_LENGTH_MAX: Final = 255
-#: Longest name of a group's retry or dead letter topic. The name of a directory can have the same length.
-#: Source: HookUtils.MAX_TOPIC_LENGTH, RocketMQ 5.3.3.
+#: Longest name of a group's retry or dead letter topic. File systems allow the same length for the name of
+#: the topic's directory. Source: HookUtils.MAX_TOPIC_LENGTH, RocketMQ 5.3.3.
 GROUP_TOPIC_LENGTH_MAX: Final = 255
 CHARACTERS: Final = "%|a-zA-Z0-9_-"
 
@@ -29,7 +31,7 @@ class NameFault(enum.Enum):
 
 
 def fault_of(name: str, *, length_max: int = TOPIC_LENGTH_MAX) -> NameFault | None:
-    """Return the fault of a name; None if it has none.
+    """Return the fault of a name; None if the name is valid.
 
     Source: TopicValidator.validateTopic, RocketMQ 4.9 and 5.3.
     """

@@ -41,8 +41,8 @@ def parse_properties(text: str) -> dict[str, str]:
     return values
 
 
-#: Settings that ask for protection which this program lacks or switches on elsewhere. For each setting: the
-#: value that must be refused, and the text of the refusal.
+#: Settings that demand a protection which this program lacks, or which another option switches on. For each
+#: setting, the tuple has the value that must be refused, and the text of the refusal.
 _DOORS: Final = {
     "tls.server.mode": ("enforcing", "a line for the file of --tls-config, or use --tls-mode enforcing"),
     "authenticationEnabled": ("true", "ACL 2.0 of RocketMQ 5.3 is not served, allowed is false"),
@@ -57,9 +57,9 @@ _NAMES_MAX: Final = 100
 
 
 def closed_door(key: str, value: str) -> str | None:
-    """Return the reason why a setting must be refused instead of ignored; None for harmless settings.
+    """Return the reason why a setting must be refused; None if ignoring the setting is harmless.
 
-    Ignoring such a setting would silently weaken security.
+    A setting must be refused if ignoring it would silently weaken security.
 
     Args:
         value: Value in lower case, without blanks at its ends.
@@ -69,19 +69,19 @@ def closed_door(key: str, value: str) -> str | None:
 
 
 def commented(values: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the keys whose values seem to contain a comment. Java does not allow comments after values."""
+    """Return the keys whose values seem to contain a comment, which Java reads as part of the value."""
     return tuple(key for key, value in values.items() if _COMMENT.search(value))
 
 
 def explain_comments(refusal: str, values: Mapping[str, str]) -> str:
-    """Return the text of a refusal; if a refused value contains a comment, add the rule for comments."""
+    """Return the text of a refusal, with the rule for comments if a refused value contains a comment."""
     if any(key in refusal for key in commented(values)):
         return f"{refusal}; a comment behind a value is part of the value: put it on a line of its own"
     return refusal
 
 
 def name_unknown(keys: Collection[str]) -> tuple[str, ...]:
-    """Return a text for each log line about unknown settings.
+    """Return the texts for the log lines about unknown settings, one for each line.
 
     Each text is the name of one setting. If there are more than :data:`_LINES_MAX` names, each text contains
     up to :data:`_NAMES_MAX` names.
@@ -103,7 +103,10 @@ def format_properties(values: Mapping[str, str]) -> str:
 
 
 def split_properties(body: bytes) -> dict[str, str]:
-    """Read a text that :func:`format_properties` made; no setting may contain special characters."""
+    """Read a text that :func:`format_properties` made.
+
+    The text has no escapes, so no setting may contain special characters.
+    """
     settings = {}
     for line in body.decode("utf-8", "replace").splitlines():
         name, mark, value = line.partition("=")
@@ -171,7 +174,7 @@ def _unescape(text: str) -> str:
             position += 4
         else:
             parts.append(_ESCAPES.get(char, char))
-    # Java's escapes are UTF-16 units; two of them may form one character.
+    # Java's escapes are UTF-16 units, and two units may form one character.
     return "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

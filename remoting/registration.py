@@ -1,6 +1,6 @@
 """Body of a registration (REGISTER_BROKER 103), plain or compressed: a broker's data version and its topics.
 
-This module writes compact text, as fastjson does. Source: RegisterBrokerBody of RocketMQ 4.9 and 5.3.
+This module writes JSON without blanks, as fastjson does. Source: RegisterBrokerBody of RocketMQ 4.9 and 5.3.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ REGISTER_TOPICS_MAX: Final = 100_000
 #: Largest decompressed size of a registration in bytes; enough for 100,000 topics with names of 300
 #: characters.
 REGISTER_INFLATED_MAX: Final = 32 * 1024 * 1024
-#: Largest ratio of a registration's decompressed size to its compressed size. Real registrations reach 15 to
-#: 40.
+#: Largest ratio of a registration's decompressed size to its compressed size. The ratio of real registrations
+#: is 15 to 40.
 REGISTER_RATIO_MAX: Final = 128
-#: Limits of a registration that only the tolerant reader can read. An example is a registration with static
-#: topics, whose keys are not quoted.
+#: Limits of a registration that only :func:`read_any_json` can read. An example is a registration with static
+#: topics: it has keys without quotes.
 REGISTER_LIMITS: Final = Limits(
     size=2 * 1024 * 1024, containers=32 * 1024, dialect_size=2 * 1024 * 1024, dialect_keys=16 * 1024
 )
 #: Largest number of static topics in one registration.
 MAPPING_INFOS_MAX: Final = 4096
-#: Largest size in bytes of one static topic's mapping info. Each queue takes about 10 bytes of it.
+#: Largest size in bytes of one static topic's mapping info. Each queue takes about 10 bytes.
 MAPPING_INFO_BYTES_MAX: Final = 64 * 1024
 #: Largest size in bytes of the text after a topic's name in a compressed registration. The text has four
 #: short words and the topic's attributes.
@@ -136,8 +136,8 @@ _version_decoder: Final = msgspec.json.Decoder(_PlainVersion)
 
 #: Matches the text before the first topic of a registration in JSON.
 _TABLE_BEGINS: Final = re.compile(rb'[{,]\s*+"topicConfigTable"\s*+:\s*+\{\s*+(?=")')
-#: Matches the text between two topics. It cannot match inside a topic, where no object follows another
-#: object.
+#: Matches the text between two topics. It cannot match inside a topic: there, no object directly follows
+#: another object.
 _TOPIC_ENDS: Final = re.compile(rb'\}\s*+,\s*+(?="(?:[^"\\]|\\.)*+"\s*+:\s*+\{)', re.DOTALL)
 _ENDS_TRIED: Final = 3
 #: Entry that replaces the topics that were already read in pieces. No broker has a topic of this name.
@@ -151,7 +151,7 @@ class PlainRegistration(msgspec.Struct, frozen=True):
     """The parts of a registration that a nameserver needs; :func:`reading_registration` returns them.
 
     Attributes:
-        topics: Topics by name. The ``topic_name`` in a value may be empty.
+        topics: Topics by name. A value's own ``topic_name`` may be empty.
         filter_servers, mapping_infos: As in :class:`RegisterBody`.
     """
 
@@ -237,7 +237,7 @@ def reading_registration(
     - The section with mapping infos may be missing.
 
     :func:`read_plain_json` reads short JSON and :func:`reading_long_json` long JSON. :func:`read_any_json`
-    reads all JSON that those two functions cannot read.
+    reads all JSON that the first two functions cannot read.
 
     Args:
         version: Release of the broker that sent the body.
@@ -258,8 +258,8 @@ def reading_registration(
 def read_any_json(body: bytes, *, version: int, topics_max: int = REGISTER_TOPICS_MAX) -> PlainRegistration:
     """Read a registration in any form of JSON that brokers use, up to :data:`REGISTER_LIMITS`.
 
-    An empty body is a registration without topics. If two topics have the same name, the last one wins, as in
-    Java's map.
+    An empty body is a registration without topics. If two topics have the same name, the last topic counts,
+    as in Java's map.
 
     Raises:
         RemoteProtocolError: If the body is no registration, or is above a limit.
@@ -297,10 +297,11 @@ def read_any_json(body: bytes, *, version: int, topics_max: int = REGISTER_TOPIC
 
 
 def read_plain_json(body: bytes, topics_max: int = REGISTER_TOPICS_MAX) -> PlainRegistration | None:
-    """Read a registration without static topics that is standard JSON, with its numbers not in quotes.
+    """Read a registration in standard JSON, without static topics and without numbers in quotes.
 
-    Brokers without static topics send such registrations. The results equal those of :func:`read_any_json`,
-    with one difference: this function does not check members that a nameserver does not use.
+    Brokers without static topics send such registrations. The results are the same as with
+    :func:`read_any_json`. The only difference is that this function does not check members that a nameserver
+    does not use.
 
     Returns:
         None if the body has another form or is wrong. :func:`read_any_json` then reads it or raises the
@@ -321,7 +322,9 @@ def read_plain_json(body: bytes, topics_max: int = REGISTER_TOPICS_MAX) -> Plain
 def reading_long_json(
     body: bytes, topics_max: int = REGISTER_TOPICS_MAX, *, piece_max: int = _PIECE_MAX
 ) -> Steps[PlainRegistration | None]:
-    """Read the same registrations as :func:`read_plain_json`, in steps: topics in pieces, then other members.
+    """Read the same registrations as :func:`read_plain_json`, in steps. Each step reads some topics.
+
+    The last step reads the remaining fields of the JSON object.
 
     Args:
         piece_max: Largest size of a piece in bytes. The text before the topics must be shorter than this, and
@@ -367,8 +370,8 @@ def reading_long_json(
 def _read_piece(body: bytes, at: int, piece_max: int) -> tuple[dict[str, TopicNumbers] | None, int]:
     """Read topics from position ``at`` on: between half of ``piece_max`` and ``piece_max`` bytes.
 
-    The piece is cut where a topic seems to end. If the piece can then be read, the topic really ends there:
-    after a cut inside a text or an inner object, the piece would be incomplete.
+    The piece is cut where a topic seems to end. If the piece can then be read, the topic really ends at the
+    cut. After a cut inside a text or an inner object, the piece would be incomplete and could not be read.
 
     Returns:
         The topics, or None if no cut makes a readable piece; and the position of the next topic.
@@ -388,7 +391,10 @@ def _names_differ(topics: Mapping[str, TopicNumbers]) -> bool:
 
 
 def _named_as_stated(topics: Mapping[str, TopicNumbers]) -> Steps[dict[str, TopicNumbers]]:
-    """Return topics by the name in their object, or else by their key; the last of two equal names wins."""
+    """Return topics by the name that their object states, or else by their key.
+
+    If two topics have the same name, the last topic counts.
+    """
     named: dict[str, TopicNumbers] = {}
     for chunk in in_chunks(topics.items()):
         if named:
@@ -400,7 +406,7 @@ def _named_as_stated(topics: Mapping[str, TopicNumbers]) -> Steps[dict[str, Topi
 def _usable(
     found: _PlainBody, topics: Mapping[str, TopicNumbers], topics_max: int, *, size: int
 ) -> PlainRegistration | None:
-    """Return the registration of a body of ``size`` bytes; None if only the tolerant reader may read it."""
+    """Return the registration of a body of ``size`` bytes; None if only :func:`read_any_json` may read it."""
     wrapper = found.topic_config_serialize_wrapper
     if wrapper.topic_queue_mapping_info_map or len(topics) > topics_max or "" in topics:
         return None
@@ -430,9 +436,10 @@ def _reading_words(data: bytes, topics_max: int) -> Steps[PlainRegistration]:
     count = reader.count()
     _check_topics(count, topics_max)
     topics: dict[str, TopicNumbers] = {}
-    # Most topics of a broker have equal configurations. So the text after a topic's name is parsed only once.
+    # Most topics of a broker have equal configurations. So each different text after a topic's name is parsed
+    # only once.
     known: dict[bytes, TopicNumbers] = {}
-    # Sizes are read as unsigned numbers: a negative size then looks larger than the data, and is refused.
+    # Sizes are read as unsigned numbers. A negative size then looks larger than the data, and is refused.
     position, end, size_at = reader.position, len(data), _SIZE.unpack_from
     parsed = 0  # bytes of long texts that this step has parsed
     try:
@@ -469,7 +476,7 @@ def _reading_words(data: bytes, topics_max: int) -> Steps[PlainRegistration]:
 def _topics_of(compressed: bytes) -> int:
     """Return the largest plausible number of topics in a compressed body.
 
-    The result is 64 plus half the number of bytes. Real topics take 2.4 bytes each.
+    The result is 64 plus half the number of bytes. A real topic takes 2.4 bytes of a compressed body.
     """
     return 64 + len(compressed) // 2
 
@@ -567,8 +574,8 @@ def _inflating(data: bytes, limit: int) -> Steps[bytes]:
     parts: list[bytes] = []
     left, room = data, limit + 1
     try:
-        # If the limit were exactly reached, one more read would be needed to see the end of the stream.
-        # So ask for one byte more than the limit.
+        # Ask for one byte more than the limit. A body of exactly the limit would otherwise end the loop
+        # before the end of its stream is seen.
         while not stream.eof and room > 0:
             if parts:
                 yield

@@ -2,7 +2,7 @@
 
 All values are immutable. The text on the wire is compact. Its members are in alphabetical order, and null
 members are left out, as fastjson does. Some readers depend on this form, because they split the raw text
-instead of parsing it (client-go does so inside ``brokerAddrs``).
+instead of parsing it. An example is client-go, which splits the text of ``brokerAddrs``.
 Source: TopicRouteData, ClusterInfo and TopicConfig of RocketMQ 4.9 and 5.3.
 """
 
@@ -37,12 +37,14 @@ from routekeeper.remoting.lenient import (
 class RouteDialect(Enum):
     """Spelling of keys that are numbers in a route body."""
 
-    UNQUOTED = "unquoted"  # {0:"addr"}: the form that every release reads; it is not valid JSON
+    UNQUOTED = "unquoted"  # {0:"addr"}: every release reads this form; it is no valid JSON
     QUOTED = "quoted"  # {"0":"addr"}, with sorted maps and only ASCII characters: valid JSON
 
 
 class DataVersion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Version of a broker's topic table. RocketMQ's releases compare it by equality, never by order.
+    """Version of a broker's topic table.
+
+    RocketMQ's programs test whether two versions are equal. They never test which version is newer.
 
     Attributes:
         state_version: Epoch of the master; 0 unless a 5.x controller assigned an epoch.
@@ -104,8 +106,8 @@ class TopicConfig:
         topic_name: Name of the topic.
         read_queue_nums: Number of queues that consumers read.
         write_queue_nums: Number of queues that producers write.
-        perm: 4 for reading, 2 for writing, 6 for both. 1 is added for a topic whose settings new topics
-            inherit.
+        perm: Permissions of the topic: 4 for reading, 2 for writing, 6 for reading and writing. 1 is added
+            for a topic whose settings new topics inherit.
         topic_filter_type: Kind of message selection by tags; RocketMQ uses only SINGLE_TAG.
         topic_sys_flag: Flags of RocketMQ's own topics.
         order: True if an order configuration lists the topic's queues.
@@ -140,7 +142,7 @@ class TopicConfig:
         """Read the JSON form.
 
         Args:
-            topic_name: Name to use if the object has none; usually the key of the object in its table.
+            topic_name: Name to use if the object has no name; usually the key of the object in its table.
 
         Raises:
             RemoteProtocolError: If the topic has no name, or if a member has a wrong type.
@@ -222,8 +224,8 @@ def dialect_for(version: int, *, accept_standard_json_only: bool = False) -> Rou
 def encode_route(route: TopicRouteData, dialect: RouteDialect) -> bytes:
     """Encode a route as the body of an answer.
 
-    All clients get the members that only 5.x knows; 4.9 skips them. The unquoted form has ``topicSysFlag`` a
-    second time as ``topicSynFlag``, which is its name in 4.8 and client-go.
+    All clients get the members that only 5.x knows; clients of 4.9 skip these members. The unquoted form
+    repeats ``topicSysFlag`` under the name ``topicSynFlag``, because 4.8 and client-go use this name.
     """
     quoted = dialect is RouteDialect.QUOTED
     text = _ascii if quoted else _utf8

@@ -13,8 +13,8 @@ logger = logging.getLogger(__name__)
 
 #: Number of messages that this server sends within :attr:`ServiceManager.watchdog_s`.
 _WATCHDOG_TIMES: Final = 3
-#: Shortest time in seconds between two watchdog messages, so that a far too short watchdog time in the
-#: systemd unit cannot keep the loop busy.
+#: Shortest time in seconds between two watchdog messages. Without it, a watchdog time that is far too short,
+#: in the systemd unit, would keep the loop busy.
 _PAUSE_MIN_S: Final = 0.01
 #: Largest number of digits of a time in microseconds, which is a uint64.
 _DIGITS_MAX: Final = 20
@@ -54,7 +54,7 @@ class ServiceManager:
     def ready(self, status: str) -> None:
         """Report that this server serves clients.
 
-        If there is a watchdog, also keep reporting that the event loop runs.
+        If there is a watchdog, also report periodically that the event loop runs.
 
         Args:
             status: Line for ``systemctl status``.

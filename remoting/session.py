@@ -85,7 +85,7 @@ class ClientSession:
         self._waiting: dict[int, float] = {}
         self._pulls: set[int] = set()  # the opaques of waiting pulls
         self._deadlines: list[tuple[float, int]] = []
-        #: Number of received answers for which no request waited; such answers are dropped.
+        #: Number of received answers that were dropped because no request waited for them.
         self.unexpected = 0
         #: True if the last :meth:`receive` has not processed all received bytes.
         self.more = False
@@ -142,8 +142,9 @@ class ClientSession:
         connection and calls :meth:`lost`.
 
         Args:
-            unasked_max: Stop after so many frames for which no request waits. If :attr:`more` is then true,
-                the next call processes the remaining bytes, even if ``data`` is empty. None for no limit.
+            unasked_max: Stop after this number of frames for which no request waits; None for no limit. If
+                :attr:`more` is then true, the next call processes the remaining bytes, even if ``data`` is
+                empty.
         """
         events: list[Event] = []
         unasked = 0
@@ -176,7 +177,10 @@ class ClientSession:
         return deadlines[0][0] if deadlines else None
 
     def expire(self, now: float) -> list[int]:
-        """End requests whose deadline has passed; return their opaques. Their late answers are dropped."""
+        """End requests whose deadline has passed; return their opaques.
+
+        Answers that arrive later are dropped.
+        """
         expired = []
         while (deadline := self.next_deadline()) is not None and deadline <= now:
             opaque = heapq.heappop(self._deadlines)[1]
@@ -197,13 +201,14 @@ class ClientSession:
         return pending
 
     def _ended(self, opaque: int) -> bool:
-        """Free the place of a request; return False if no such request waits."""
+        """Remove a waiting request; return False if no such request waits."""
         self._pulls.discard(opaque)
         return self._waiting.pop(opaque, None) is not None
 
     def _take_opaque(self) -> int:
         opaque = self._next_opaque
-        # A waiting request has this opaque only if the counter has wrapped around while the request waited.
+        # Skip the opaques of waiting requests. The counter meets such an opaque only if it has wrapped around
+        # while the request waited.
         while opaque in self._waiting:
             opaque = _after(opaque)
         self._next_opaque = _after(opaque)

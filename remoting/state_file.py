@@ -12,8 +12,9 @@ An example of the list::
     60303...  topics.json.bak
 
 A write makes the list durable before the new content gets the file's name. The list then has the digests of
-the new and of the old content. So the process or the machine may stop at any step: afterwards, the file has
-one of these two contents. The word ``none`` instead of the second digest means that there was no file before.
+the new and of the old content. So a crash of the process or the machine at any step is harmless. Afterwards,
+the file has one of these two contents. The word ``none`` instead of the second digest means that there was no
+file before.
 
 This module opens no file itself. Broker, nameserver and client pass an object that accesses the disk.
 """
@@ -64,7 +65,7 @@ class Storage(Protocol):
         """Create or replace a file and make its content durable; its name may not be durable yet."""
 
     def link(self, path: Path, new: Path) -> None:
-        """Give a file a second name; no file of this name may exist."""
+        """Give a file a second name; fail if a file with this name exists."""
 
     def rename(self, path: Path, new: Path) -> None:
         """Rename a file within its directory; replace the file that has the new name, if any."""
@@ -94,7 +95,7 @@ class Loaded(Generic[T]):
 
 
 def beside(path: Path, suffix: str) -> Path:
-    """Return the path in the same directory whose name is that of ``path`` plus a suffix."""
+    """Return ``path`` with a suffix added to its name."""
     return path.with_name(path.name + suffix)
 
 
@@ -102,16 +103,15 @@ def load(storage: Storage, path: Path, parse: Callable[[bytes], T], *, adopt: bo
     """Return the content of a state file; log its faults.
 
     - If the file cannot be read or parsed, its backup is used, and an ERROR is logged.
-    - If the file can be parsed but its checksum differs, it was edited or damaged. Only the operator can know
-      which of these happened, so StateFileError is raised.
+    - If the file can be parsed but its checksum differs, the file was edited or damaged. Only the operator
+      can know the cause, so StateFileError is raised.
     - If the file has no checksum, its content is used, and a WARNING is logged. The file then gets a
       checksum.
 
     Args:
-        parse: Converts the content. If the content is invalid, it raises ValueError without changing
-            anything.
-        adopt: True to write a missing checksum now. False if the owner must check the content first: if the
-            program ends before this check and starts again, the file must still have no checksum.
+        parse: Converts the content. If the content is invalid, it must raise ValueError and change nothing.
+        adopt: True to write a missing checksum now. False if the owner must check the content first. Until
+            then, the file must have no checksum, so that a restarted program checks the content, too.
 
     Raises:
         StateFileError: If an operator must decide, or if neither the file nor its backup can be used.
@@ -122,7 +122,7 @@ def load(storage: Storage, path: Path, parse: Callable[[bytes], T], *, adopt: bo
     content, damage = _content(storage, path)
     if content is None and not damage:
         if known is not None and known[1] is None:
-            return Loaded(None, Trust.ABSENT)  # the very first write stopped before the file got its name
+            return Loaded(None, Trust.ABSENT)  # the first write ended before the file got its name
         damage = "missing"
         if known is None and _content(storage, beside(path, BACKUP)) == (None, ""):
             return Loaded(None, Trust.ABSENT)
@@ -181,12 +181,12 @@ def replace(storage: Storage, path: Path, data: bytes, *, backup_too: bool = Fal
     """Write ``data`` durably into a file; the former content becomes the backup.
 
     Args:
-        backup_too: True to write ``data`` into the backup as well, before it is written into the file. Then
-            the backup is never older than the file's new content.
+        backup_too: True to write ``data`` also into the backup, before it is written into the file. The
+            backup is then never older than the file's new content.
 
     Raises:
-        OSError: If the disk fails. The file then keeps its old content. There is one exception: if a step
-            after the file's rename fails, the file has the new content, but its name may not be durable yet.
+        OSError: If the disk fails. The file then keeps its old content. There is one exception: after a
+            failure that follows the rename, the file has the new content, and its name may not be durable.
     """
     sums, backup, scratch = beside(path, CHECKSUM), beside(path, BACKUP), beside(path, ".tmp")
     try:
@@ -207,7 +207,8 @@ def replace(storage: Storage, path: Path, data: bytes, *, backup_too: bool = Fal
             _keep_as(storage, path, beside(path, DAMAGED))
         if backup_too:
             other_scratch = beside(backup, ".tmp")
-            # Write a second copy: a hard link to the same file would be damaged together with it.
+            # Write a second copy. A hard link would share its bytes on the disk with the file, so damage
+            # would hit the file and the backup.
             storage.write_new(other_scratch, data)
             storage.rename(other_scratch, backup)
             storage.sync_directory(path.parent)
@@ -224,7 +225,10 @@ def replace(storage: Storage, path: Path, data: bytes, *, backup_too: bool = Fal
 
 
 def _write_sums(storage: Storage, path: Path, digest: str, before: str | None) -> None:
-    """Write the digests of the new and the old content durably, because the file may have either content."""
+    """Write the digests of the new and the old content durably.
+
+    After a crash, the file may have either content.
+    """
     sums = beside(path, CHECKSUM)
     aside = beside(sums, ".tmp")
     storage.write_new(aside, f"{digest}  {path.name}\n{before or _NONE}  {path.name}{BACKUP}\n".encode())
@@ -233,7 +237,10 @@ def _write_sums(storage: Storage, path: Path, digest: str, before: str | None) -
 
 
 def _adopt(storage: Storage, path: Path, content: bytes) -> None:
-    """Write a list with the digest of ``content``; do nothing if a list exists or if the disk fails."""
+    """Write the digests of a file's ``content`` and of its backup to the file of digests.
+
+    Do nothing if the file of digests exists, or if the disk fails.
+    """
     sums = beside(path, CHECKSUM)
     aside = beside(sums, ".new")
     backup, _ = _content(storage, beside(path, BACKUP))
@@ -246,7 +253,10 @@ def _adopt(storage: Storage, path: Path, content: bytes) -> None:
 
 
 def _keep_as(storage: Storage, path: Path, other: Path) -> None:
-    """Make ``other`` a second name of the file ``path``; ``path`` exists at every moment."""
+    """Make ``other`` a second name of the file ``path``.
+
+    The name ``path`` exists at every moment, so that a crash cannot lose the file.
+    """
     spare = beside(other, ".tmp")
     storage.discard(spare)
     storage.link(path, spare)
@@ -254,7 +264,11 @@ def _keep_as(storage: Storage, path: Path, other: Path) -> None:
 
 
 def _content(storage: Storage, path: Path) -> tuple[bytes | None, str]:
-    """Return a file's content; None and the fault if it cannot be read; (None, "") if there is no file."""
+    """Return a file's content and its fault.
+
+    If the file cannot be read, the content is None. If the file does not exist, the content is None and the
+    fault is empty.
+    """
     try:
         return storage.content(path), ""
     except FileNotFoundError:
@@ -264,7 +278,7 @@ def _content(storage: Storage, path: Path) -> tuple[bytes | None, str]:
 
 
 def _parsed(content: bytes, parse: Callable[[bytes], T]) -> tuple[T | None, str]:
-    """Return the parsed content and an empty text; or None and the reason why it cannot be parsed."""
+    """Return the parsed content and an empty text, or None and the reason why parsing failed."""
     if not content.strip(b" \t\r\n\0"):
         return None, _EMPTY if not content.strip() else "nothing but zeros"
     try:
@@ -274,10 +288,10 @@ def _parsed(content: bytes, parse: Callable[[bytes], T]) -> tuple[T | None, str]
 
 
 def _listed(storage: Storage, sums: Path) -> tuple[str | None, str | None] | None:
-    """Return the listed digests of the file and of its backup; None if there is no list.
+    """Return the digests of a file and of its backup; None if the file of digests (``sums``) does not exist.
 
     Raises:
-        StateFileError: If the list cannot be read.
+        StateFileError: If the file of digests cannot be read.
     """
     content, damage = _content(storage, sums)
     if content is None and not damage:

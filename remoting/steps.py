@@ -16,7 +16,7 @@ _Ts = TypeVarTuple("_Ts")
 Steps: TypeAlias = Generator[None, None, _T]
 
 STEP: Final = 1_000
-"""Largest number of things, such as topics, that one step handles."""
+"""Largest number of items, such as topics, that one step handles."""
 
 
 def finish(steps: Steps[_T]) -> _T:

@@ -15,7 +15,7 @@ def print_any_text() -> None:
 
 
 def unreadable_argument(argv: Sequence[str]) -> str | None:
-    """Return an error line about the first argument that is not UTF-8 text; None if all arguments are."""
+    """Return an error line about the first argument that is not UTF-8; None if there is no such argument."""
     for argument in argv:
         if any("\ud800" <= letter <= "\udfff" for letter in argument):
             shown = ascii(argument[:100])

@@ -1,4 +1,4 @@
-"""Settings of TLS: RocketMQ's file, the flags, and the settings of a server's port that result from both."""
+"""Settings of TLS: a file in RocketMQ's format, command-line flags, and the resulting settings of a port."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def parse_tls_file(text: str) -> TlsFile:
             would weaken security.
 
     Source: TlsSystemConfig and TlsHelper.extractTlsConfigFromFile, RocketMQ 4.9.7 and 5.3.3. RocketMQ accepts
-    any word: it reads an unknown word as ``permissive``, ``none`` or false, depending on the key.
+    any word. It reads an unknown word as ``permissive``, ``none`` or false, depending on the key.
     """
     try:
         found = parse_properties(text)
@@ -200,7 +200,7 @@ def port_tls(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFlags:
-    """The flags ``--tls-...`` of a server; an empty text means that the flag is absent."""
+    """The flags ``--tls-...`` of a server; an absent flag is an empty text."""
 
     mode: str = ""
     cert: str = ""
@@ -249,7 +249,7 @@ def http_tls(*, cert: str, key: str, ca: str) -> PortTls:
 
 
 def tls_warnings(file: TlsFile) -> tuple[str, ...]:
-    """Return warnings for the operator about a file that can be used."""
+    """Return warnings for the operator about a file whose settings are valid."""
     found = [f"{key}: unknown" for key in file.unknown[:10]]
     if file.server_checks_clients is False and file.server_client_auth not in ("", "none"):
         found.append("tls.server.authClient=false is ignored: certificates of clients are checked")

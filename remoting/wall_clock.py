@@ -15,14 +15,14 @@ def now_ms() -> int:
 def bear_far_clocks() -> None:
     """Replace :func:`time.time`, which logging and libraries call, by a function that works after 2262.
 
-    Python's function counts ns in 64 bits, which overflow in 2262. Programs must call this first, because the
-    import of logging already calls :func:`time.time`.
+    Python's function counts nanoseconds in 64 bits, and this counter overflows in 2262. Programs must call
+    this before all other imports, because importing logging already calls :func:`time.time`.
     """
     setattr(time, "time", partial(time.clock_gettime, time.CLOCK_REALTIME))  # noqa: B010 - mypy allows no other way
 
 
 def calendar(seconds: float) -> datetime:
-    """Return Unix time ``seconds`` as a date in UTC, or the latest possible date if it is out of range."""
+    """Return Unix time ``seconds`` as a date in UTC; the latest possible date if the time is out of range."""
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):

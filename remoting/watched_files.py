@@ -13,7 +13,7 @@ from routekeeper.remoting.files import Signature, signature
 
 logger = logging.getLogger(__name__)
 
-#: Interval in seconds between checks of the files.
+#: Seconds between two checks of the files.
 CHECK_S: Final = 5.0
 
 T = TypeVar("T")
@@ -51,7 +51,8 @@ class WatchedFiles(Generic[T]):
         self.what = what
         self.paths = tuple(paths)
         self._read, self._take, self._each = read, take, each
-        # Compute this before the files are read, so that a change during the reading is detected later.
+        # Compute the signature before the files are read, so that a change during the reading is detected
+        # later.
         self._taken = signature(self.paths)
         self._refused: tuple[Signature | None, str] | None = None
         self._thread = DiskThreads(what)
@@ -101,7 +102,7 @@ class WatchedFiles(Generic[T]):
         try:
             found = await loop.run_in_executor(self._thread, signature, self.paths)
             if found == self._taken:
-                self._refused = None  # log the same trouble again if it comes back
+                self._refused = None  # if the same error comes back, log it again
                 return "unchanged"
             # Read again, even after a refusal: an operator replaces files one after another. A certificate
             # and a key that do not match now may soon match.

@@ -1,4 +1,4 @@
-"""Runs tests that are coroutine functions."""
+"""A pytest hook that runs tests which are coroutine functions."""
 
 from __future__ import annotations
 

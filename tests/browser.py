@@ -1,4 +1,4 @@
-"""A page in this machine's own Chromium, controlled by playwright. axe-core checks its accessibility."""
+"""Pages in the Chromium that is installed on this machine, for tests with playwright and axe-core."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from routekeeper.bench.report.picture import QUIET, browser
 
-#: Longest time in ms until a page must show something. It is long, so that no test fails on a busy machine.
+#: Longest time in ms that a test waits for a content of a page. It is long, because machines may be busy.
 WITHIN_MS: Final = 60_000
 expect.set_options(timeout=WITHIN_MS)
 _SERIOUS: Final = ("serious", "critical")
@@ -19,7 +19,7 @@ _SERIOUS: Final = ("serious", "critical")
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Browser]:
-    """Run a browser. Its pages may send requests; the browser itself sends none."""
+    """Run a browser that sends only the requests of its pages, and none of its own."""
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(
             executable_path=browser(), args=[*QUIET], chromium_sandbox=False, timeout=WITHIN_MS
@@ -34,7 +34,7 @@ def chromium() -> Iterator[Browser]:
 def page_of(
     opened: Browser, *, width: int = 1280, height: int = 900, dark: bool = False
 ) -> Iterator[tuple[Page, list[str]]]:
-    """Return an empty page, and a list that gets the errors that the page prints."""
+    """Yield an empty page, and a list to which the errors of the page are added."""
     context = opened.new_context(
         viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", locale="en-GB"
     )

@@ -1,4 +1,4 @@
-"""Measure the processor time of a function, without the time of other programs that run meanwhile."""
+"""A measurement of a function's processor time, on a machine on which other programs may run."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-#: Number of tries. Other processes and threads can slow down some tries, but hardly all of them.
+#: Number of tries. Other programs may slow down some tries, but hardly all of them.
 TRIES: Final = 5
 
 
 def least_cpu_s(make: Callable[[], Callable[[], object]], *, below: float) -> float:
-    """Return the least processor time in s of up to :data:`TRIES` tries; stop after a try below a limit.
+    """Return the least processor time in s of up to :data:`TRIES` tries; stop after a try below the limit.
 
-    If the function is really too expensive, every try takes too long. A single try may be slow for other
-    reasons: caches that other programs have emptied, or the garbage of another test.
+    If the function is too expensive, every try takes too long. A single try may also take too long for other
+    reasons, such as a processor cache that another program has filled, or garbage of another test.
 
     Args:
-        make: Prepares one try; returns the function to measure. The preparation is not measured.
+        make: Function that prepares one try and returns the function to measure.
         below: The limit in s.
     """
     least = float("inf")

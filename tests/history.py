@@ -1,9 +1,8 @@
 """Histories of calls on registers, as input for the checkers of linearizability and staleness.
 
-A history is a set of :class:`Call`. The instants of the calls give their order; the position in the list
-means nothing. All callers take the instants from one clock, in any unit. A recorder gives a call the outcome
-``failed`` only if it is certain that the call had no effect, and that a late effect is impossible. A request
-that was sent but not answered has the outcome ``unknown``.
+A history is a collection of :class:`Call`, in any order. All callers must take the times of calls from one
+clock, in any unit. A call has the outcome ``failed`` only if it had no effect and can have none later. A
+request that was sent but not answered has the outcome ``unknown``.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from enum import Enum
 from typing import TypeAlias
 
 Value: TypeAlias = Hashable
-"""Value of a register. None means that the register is absent: a deletion is a write of None."""
+"""Value of a register. None means that the register does not exist, so a deletion is a write of None."""
 
 
 class Operation(Enum):
@@ -39,10 +38,10 @@ class Call:
     Attributes:
         key: The register.
         value: The written value, or the value that a successful read returned.
-        begun, ended: Instants of sending and of the answer; checkers read ``ended`` only if the outcome is
-            ok.
+        begun, ended: Times of the request and of the answer. ``ended`` has a meaning only if the outcome is
+            ``ok``.
         caller: Name of the caller, for error messages.
-        lag: Permitted staleness of a read: the read must reflect every write that was acknowledged more than
+        lag: Permitted staleness of a read. The read must reflect every write that was acknowledged more than
             this time before the read began.
     """
 
@@ -66,10 +65,10 @@ class Call:
 
 
 def by_key(history: Iterable[Call]) -> Mapping[Hashable, list[Call]]:
-    """Split a history by register, with the keys in order of first appearance.
+    """Return the calls of each register, with the registers in the order of their first calls.
 
-    A history of independent registers is linearizable if and only if the history of each register is
-    linearizable (Herlihy and Wing: linearizability is local).
+    Checkers can check each register alone. A history is linearizable if and only if the history of each
+    register is linearizable (Herlihy and Wing, 1990).
     """
     split: dict[Hashable, list[Call]] = {}
     for call in history:
@@ -78,7 +77,7 @@ def by_key(history: Iterable[Call]) -> Mapping[Hashable, list[Call]]:
 
 
 def as_promised(history: Iterable[Call]) -> list[Call]:
-    """Return the history with the start of each read moved earlier by its ``lag``.
+    """Return the history in which each read begins earlier, by the read's ``lag``.
 
     The returned history is linearizable if and only if two conditions hold:
 

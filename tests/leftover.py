@@ -1,10 +1,10 @@
 """Program that runs two commands at once.
 
-The second command gets only the processor time that the first one leaves idle.
+The second command gets only the processor time that the first command leaves idle.
 
-``python -m tests.leftover "COMMAND" "OTHER"`` prints the output of OTHER after both have ended. OTHER may run
-beside measurements: every other process runs before it (SCHED_IDLE). On a system without SCHED_IDLE the
-command OTHER has the lowest priority.
+``python -m tests.leftover "COMMAND" "OTHER"`` prints the output of OTHER after both commands have ended.
+OTHER may run beside a measurement, because Linux runs all other processes first (SCHED_IDLE). On a system
+without SCHED_IDLE, OTHER has the lowest priority.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 
-#: Seconds in which the second command must end after an interrupt; then it is killed.
+#: Seconds after an interrupt in which the second command must end. Otherwise, it is killed.
 END_S = 30.0
 
 
@@ -30,7 +30,7 @@ def _yield_to_all() -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt a process and its group, as Ctrl-C does; kill the processes that have not ended in time."""
+    """Interrupt the processes of a group, as Ctrl-C does; kill those that have not ended in time."""
     for number in (signal.SIGINT, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -39,11 +39,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def run(command: str, other: str) -> int:
-    """Run both commands; return 0 if both succeeded, else the exit code of the first one that failed."""
+    """Run both commands; return 0 if both succeeded, else the exit code of the first command that failed."""
     with tempfile.TemporaryFile() as told:
-        # Give the second command its own process group, so that all its processes can be ended. Do not give
-        # it its own session: the scheduler may share the processor equally between sessions, which would slow
-        # down the first command.
+        # Give the second command its own process group, so that all its processes can be ended. It must not
+        # have its own session: the scheduler may share the processor equally between sessions, which would
+        # slow down the first command.
         beside = subprocess.Popen(
             shlex.split(other),
             stdin=subprocess.DEVNULL,

@@ -1,12 +1,12 @@
 """Checker of linearizability for a history of calls on registers.
 
-The search is that of Wing and Gong. It remembers visited configurations, as Lowe proposes, so it visits each
-configuration once. A configuration is the set of calls that took effect, and the value after these calls.
-Registers are independent, so the search checks each register alone. A call with an unknown outcome may take
-effect at any instant after it began, or never. A failed call never takes effect.
+The search is that of Wing and Gong. A configuration is a set of calls that took effect, and the value after
+these calls. The search remembers visited configurations, as Lowe proposes, and visits each of them only once.
+It checks each register alone. A call with an unknown outcome may take effect at any time after it began, or
+never. A failed call never takes effect.
 
-This module does no I/O and reads no clock. In the worst case, its time grows exponentially with the number of
-calls that overlap. Therefore the number of configurations is bounded.
+In the worst case, the time of the search grows exponentially with the number of calls that overlap. Therefore
+the number of configurations is limited. This module does no I/O and reads no clock.
 
 Sources: Wing, Gong: Testing and verifying concurrent objects, 1993; Lowe: Testing for linearizability, 2017.
 """
@@ -20,11 +20,11 @@ from typing import Final
 from tests.history import Call, Operation, Outcome, Value, by_key
 
 CONFIGURATIONS_MAX: Final = 1_000_000
-"""Maximum number of configurations that the checker visits for one register before it gives up."""
+"""Maximum number of configurations that the search visits for one register."""
 
 
 class Undecided(Exception):
-    """The checker visited the maximum number of configurations and found no answer."""
+    """Raised if the search visited the maximum number of configurations without a result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +32,8 @@ class Violation:
     """One register whose calls have no valid order.
 
     Attributes:
-        explained: The longest sequence of calls found whose order agrees with the times and the values.
-        stuck: Calls that could come directly after ``explained`` by their times, but whose values do not fit.
+        explained: The longest sequence of calls found whose order agrees with their times and values.
+        stuck: Calls that could follow ``explained`` by their times, but not by their values.
     """
 
     key: Hashable
@@ -55,10 +55,10 @@ def check(
     initial: Mapping[Hashable, Value] | None = None,
     configurations_max: int = CONFIGURATIONS_MAX,
 ) -> tuple[Violation, ...]:
-    """Return a violation for each register that is not linearizable; empty if the history is linearizable.
+    """Return a violation for each register whose history is not linearizable.
 
     Args:
-        initial: Values before the first call; absent registers hold None.
+        initial: Values of registers before the first call. All other registers have the value None.
 
     Raises:
         Undecided: If a register needs more than ``configurations_max`` configurations.
@@ -74,9 +74,9 @@ def check(
 
 @dataclass(slots=True)
 class _Event:
-    """Start or end of a call; an element of a linked list in order of time.
+    """The start or the end of a call, as an element of a linked list in order of time.
 
-    The list holds the calls that the search has not yet put into an order.
+    The list has the events of all calls that the search has not yet put into an order.
     """
 
     call: int
@@ -92,7 +92,7 @@ class _Event:
             self.after.before = self.before
 
     def put_back(self) -> None:
-        """Undo the latest :meth:`lift`."""
+        """Put this event back into the list, in the reverse order of the calls of :meth:`lift`."""
         if self.before is not None:
             self.before.after = self
         if self.after is not None:
@@ -100,10 +100,10 @@ class _Event:
 
 
 def _relevant(calls: list[Call]) -> list[Call]:
-    """Return the calls that matter for the order.
+    """Return the calls that the search must put into an order.
 
-    Leave out failed calls, reads without an answer, and writes with an unknown outcome whose value no call
-    read.
+    The other calls have no visible effect: failed calls, reads without an answer, and writes with an unknown
+    outcome whose value no read returned.
     """
     seen = {c.value for c in calls if c.operation is Operation.READ and c.outcome is Outcome.OK}
     return [
@@ -117,7 +117,7 @@ def _relevant(calls: list[Call]) -> list[Call]:
 def _events(calls: list[Call]) -> tuple[_Event, list[_Event], list[_Event | None]]:
     """Return the head of the event list, and the start event and the end event of each call.
 
-    If one call ends at the instant at which another call begins, the two calls count as overlapping.
+    If one call begins at exactly the time at which another call ends, the two calls count as overlapping.
     """
     order = [(call.begun, 0, number) for number, call in enumerate(calls)]
     order += [(c.ended, 1, number) for number, c in enumerate(calls) if c.outcome is Outcome.OK]
@@ -140,9 +140,9 @@ def _check_register(
     calls = _relevant(calls)
     head, begins, ends = _events(calls)
     to_explain = sum(end is not None for end in ends)
-    value, taken = initial, 0  # the configuration: current value, and a bit for each call that took effect
+    value, taken = initial, 0  # the configuration; ``taken`` has a bit for each call in effect
     visited: set[tuple[int, Value]] = {(taken, value)}
-    path: list[tuple[int, Value]] = []  # calls in effect, each with the value before it
+    path: list[tuple[int, Value]] = []  # calls in effect, in order, each with the value before it
     best: tuple[int, ...] = ()
     event = head.after
     while to_explain:
@@ -166,8 +166,8 @@ def _check_register(
             else:
                 event = event.after
             continue
-        # The next event is the end of a call that has not yet taken effect, so no later call can take effect
-        # first. Undo the last step of the search, and try the next call instead.
+        # The next event is the end of a call that has not taken effect yet. So no call that begins later can
+        # come next. Undo the last step of the search, and try another call instead.
         if len(path) >= len(best):
             best = tuple(number for number, _ in path)
         if not path:

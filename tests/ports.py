@@ -1,12 +1,12 @@
-"""Ports for the servers that tests start; while a server is down, no other process takes its port.
+"""Ports for the servers that tests start. While a server is down, no other process uses its port.
 
-A free port that the kernel chose (port 0) would be unsafe: while no server listens, the kernel may use it as
-the local end of an outgoing connection, even of a connection to this port itself. The ports of this module
-lie outside the range of outgoing connections.
+A free port that the kernel chose (port 0) would be unsafe. While no server listens at it, the kernel may use
+it as the local port of an outgoing connection. The ports of this module are outside the kernel's range for
+outgoing connections.
 
-Test sessions that run at the same time use different ranges of 200 ports. A session holds a bound socket at
-the first port of each of its ranges. A session uses each port once. When no range is free any more, the
-session uses its own ports again, the oldest first.
+Test sessions that run at the same time use different ranges of 200 ports. A session reserves a range by a
+socket that it binds to the first port of the range. It uses each port once. If no range is free any more, it
+uses its own ports again, the oldest first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from routekeeper.bench.ports import HOST, bound, is_free
 #: Ports below the usual range of outgoing connections, and below the ports of the benchmark's processes.
 _USUAL: Final = range(10_000, 20_000)
 _BLOCK: Final = 200
-#: Linux file with the first and the last port of outgoing connections.
+#: Linux file with the first and the last port of the kernel's range for outgoing connections.
 _OUTGOING: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -47,14 +47,14 @@ class _Ports:
         self._left: deque[int] = deque()
         self._given: deque[int] = deque()
         ports = usable()
-        # Use the system's random source: tests may seed the default generator, and then sessions would choose
-        # the same ports.
+        # Use the system's random source. Tests may seed the default generator, and then all sessions would
+        # choose the same ports.
         self._blocks = random.SystemRandom().sample(
             range(ports.start, ports.stop - _BLOCK + 1, _BLOCK), len(ports) // _BLOCK
         )
 
     def take(self, *offsets: int) -> int:
-        """Return a port that is free, and whose neighbours at the distances `offsets` are free, too."""
+        """Return a free port. The ports at the distances `offsets` from it are free, too."""
         with self._lock:
             while True:
                 if not self._left:
@@ -95,7 +95,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_port_with(*offsets: int) -> int:
-    """Return a free port; reserve it and its neighbours at these positive distances for this session."""
+    """Return a free port; reserve it and the ports at these positive distances for this session."""
     return _ports.take(*offsets)
 
 

@@ -1,4 +1,4 @@
-"""Test helpers that make registrations as brokers do, decode them, and compute commands from them."""
+"""Functions for tests that make registrations as brokers do, decode them, or compute commands from them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def body_of(
     compressed: bool = False,
     version: int = VERSION,
 ) -> bytes:
-    """Return the body of a registration; topics that are given only by name get `queues` queues."""
+    """Return the body of a registration. Topics that are given by name have `queues` queues."""
     configs = (
         TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
         if isinstance(topic, str)
@@ -55,7 +55,7 @@ def body_of(
 def fields_of(
     body: bytes, name: str, addr: str, *, cluster: str = "C", broker_id: int = 0, **more: str
 ) -> dict[str, str]:
-    """Return the arguments of a registration with this body; ``more`` are further arguments by wire name."""
+    """Return the header fields of a registration with this body. ``more`` has further fields by name."""
     return {
         "brokerName": name,
         "brokerAddr": addr,
@@ -86,7 +86,7 @@ def registration(
 
 
 def read_registration(body: bytes, *, compressed: bool, version: int, **limits: Any) -> PlainRegistration:
-    """Read the body of a registration as a nameserver does, but without pauses between the steps."""
+    """Read the body of a registration as a nameserver does, but all steps at once."""
     return finish(reading_registration(body, compressed=compressed, version=version, **limits))
 
 

@@ -1,4 +1,4 @@
-"""Signal settings for a test's child processes, independent of those that the test run has inherited."""
+"""Signal settings for child processes of tests, independent of the settings that the test run inherited."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IN_TERMINAL: Final = (
 
 @contextlib.contextmanager
 def inherited(number: signal.Signals, handling: signal.Handlers) -> Iterator[None]:
-    """Let processes that start in this context inherit the ``handling`` of a signal: ignored or default."""
+    """Let processes that start in this context inherit the ``handling`` of a signal: ignore or default."""
     before = signal.signal(number, handling)
     try:
         yield

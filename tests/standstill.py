@@ -1,4 +1,7 @@
-"""Record of times in which the machine ran no process, or kept a process waiting. Tests do not count them."""
+"""A record of times in which the machine ran no process, or let a process wait for a processor.
+
+Tests do not count these times when they measure a server.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,17 @@ from tests.waiting import wait_until
 class _Standstill:
     """A thread that measures how late it wakes, and how long watched processes wait for a processor.
 
-    Linux counts this waiting time for a process's first thread, in which its event loop runs.
+    Linux counts the time that a process's first thread waits. A server's event loop runs in this thread.
     """
 
     _SLEEP_S: Final = 0.01
-    #: Shortest standstill in seconds that counts; schedulers cause shorter delays all the time.
+    #: Shortest delay in seconds that is recorded, because schedulers cause shorter delays all the time.
     _NOTED_S: Final = 0.05
 
     def __init__(self) -> None:
         self._standstills: list[tuple[float, float]] = []
-        #: By process id: a list of monotonic times, and a list of the total seconds for which the process had
-        #: waited at each of these times.
+        #: For each process id: monotonic times, and the seconds for which the process had waited in total at
+        #: each of these times.
         self._waits: dict[int, tuple[list[float], list[float]]] = {}
         self.watch(os.getpid())
         threading.Thread(target=self._run, name="standstill", daemon=True).start()
@@ -57,7 +60,7 @@ class _Standstill:
             return
         try:
             waited_s = int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-        except (OSError, IndexError):  # the process has ended, or this system does not count waiting times
+        except (OSError, IndexError):  # the process has ended, or the system has no such file
             return
         instants, waited = known
         if not waited or waited_s > waited[-1]:
@@ -65,7 +68,7 @@ class _Standstill:
             waited.append(waited_s)
 
     def within(self, start: float, end: float) -> float:
-        """Return the seconds of an interval in which the machine ran nothing or a watched process waited."""
+        """Return for how many seconds the machine ran no process, or a watched process waited."""
         everybody = sum(
             max(0.0, min(end, till) - max(start, since)) for since, till in self._standstills[-10_000:]
         )
@@ -73,7 +76,7 @@ class _Standstill:
 
     def _waited(self, pid: int, start: float, end: float) -> float:
         instants, waited = self._waits[pid]
-        count = len(waited)  # the other thread may append at the same time
+        count = len(waited)  # read only this many, because another thread may append
         first = bisect.bisect_right(instants, start, 0, count) - 1
         last = bisect.bisect_right(instants, end, 0, count) - 1
         return waited[last] - waited[max(first, 0)] if last >= 0 else 0.0
@@ -100,13 +103,14 @@ def forget(pid: int) -> None:
 
 
 def elapsed(start: float, end: float | None = None) -> float:
-    """Return the seconds of an interval in which this machine ran its processes.
+    """Return the seconds of an interval, without the times in which the machine delayed its processes.
 
-    Time in which the machine ran nothing, or in which a watched process waited for a processor, is no
-    server's fault and does not count. The module records such times after :func:`begin` was called.
+    These are times in which the machine ran no process, or a watched process waited for a processor. The
+    module records them after a call of :func:`begin`.
 
     Args:
-        end: End of the interval on the monotonic clock, like ``start``; None: now.
+        start: Start of the interval, as a monotonic time.
+        end: End of the interval, as a monotonic time. None stands for now.
     """
     end = time.monotonic() if end is None else end
     return end - start - _standstill().within(start, end)

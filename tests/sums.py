@@ -1,7 +1,7 @@
-"""Printed sums of a test run's times: for each directory, the duration of its tests and their CPU time.
+"""A pytest plugin that prints the duration and the CPU time of the tests in each directory.
 
-Tests that need the whole machine run one after the other, see the Makefile; all other tests run in parallel.
-A directory whose time is far above its CPU time mostly waits.
+If the duration is much longer than the CPU time, the tests wait most of the time. Then more of them could run
+in parallel.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STARTED: pytest.StashKey[tuple[float, float]] = pytest.StashKey()
 
 @dataclass(slots=True)
 class Sum:
-    """Times of one directory's tests in seconds, set-up and tear-down included.
+    """The times in seconds of one directory's tests, with their fixtures.
 
     Attributes:
         cpu_s: CPU time of the process that runs the tests, and of the child processes that it waited for.
@@ -37,7 +37,7 @@ def _cpu_s() -> float:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # only the main process prints, not a worker of pytest-xdist
+    if not hasattr(config, "workerinput"):  # workers of pytest-xdist print no sums
         config.pluginmanager.register(Summary())
 
 
@@ -54,13 +54,13 @@ def pytest_runtest_makereport(
     report = yield
     if call.when == "teardown":
         started, cpu_s = item.stash[_STARTED]
-        # The main process gets nothing but reports from a worker, so the times go into the report.
+        # Put the times into the report, because the main process gets only reports from workers.
         report.user_properties.append(("spent", (time.perf_counter() - started, _cpu_s() - cpu_s)))
     return report
 
 
 class Summary:
-    """Adds up the times in reports; exists only in the process that prints the sums."""
+    """The part of the plugin that adds up the times in reports and prints the sums, in the main process."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Sum] = defaultdict(Sum)

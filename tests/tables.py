@@ -1,4 +1,4 @@
-"""Invariants of a route table. Tests check them after each applied command; servers do not check them."""
+"""Checks of a route table's invariants, which tests make after each applied command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_table(table: RouteStore) -> None:
     for kind, removals in table.tombstones.by_kind.items():
         for key, removed_at in removals.items():
             assert table.present(kind, key) is None, f"{kind} {key} is both there and removed"
-            # The table may forget removals up to the revision ``floor``. A removal may raise ``floor`` to its
+            # A table may forget removals before the revision ``floor``. A removal may raise ``floor`` to its
             # own revision, so the two may be equal.
             assert floor <= removed_at <= table.revision, f"{kind} {key} removed at {removed_at}"
     data = encode_image(table.copy_for_snapshot())

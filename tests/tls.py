@@ -29,7 +29,7 @@ def key(name: str) -> str:
 
 
 def port_context(*, mode: str = "permissive", client_auth: str = "none") -> PortContext:
-    """Return a server's TLS context with the certificate of a member."""
+    """Return the TLS context of a server's port, with the certificate of a member."""
     ca = pem("authority") if client_auth != "none" else ""
     return load_port(
         PortTls(mode=mode, cert=pem("member"), key=key("member"), ca=ca, client_auth=client_auth)
@@ -37,7 +37,7 @@ def port_context(*, mode: str = "permissive", client_auth: str = "none") -> Port
 
 
 def client_context(name: str | None = None) -> ssl.SSLContext:
-    """Return a client's TLS context that trusts the authority, and sends certificate ``name`` if given."""
+    """Return a client's TLS context that trusts the test authority, and sends the certificate ``name``."""
     context = ssl.create_default_context(cafile=AUTHORITY)
     if name is not None:
         context.load_cert_chain(pem(name), key(name))
@@ -45,7 +45,7 @@ def client_context(name: str | None = None) -> ssl.SSLContext:
 
 
 class Peer:
-    """Client side of one connection."""
+    """A client that has one connection to a server. The connection may use TLS."""
 
     _all: ClassVar[list[Peer]] = []
 
@@ -64,7 +64,7 @@ class Peer:
         """Send a request and return the next answer.
 
         Raises:
-            ConnectionError: The server has closed the connection.
+            ConnectionError: If the server has closed the connection.
         """
         self.writer.write(request.encode())
         return await self.answer()
@@ -114,9 +114,9 @@ class Authority:
         subprocess.run(["openssl", *arguments], cwd=self.root, check=True, capture_output=True)
 
     def issue(self, name: str = "server", *, days: int = 200, password: str = "") -> tuple[str, str]:
-        """Issue a certificate that is valid for ``days`` days; return its path and the key's path.
+        """Issue a certificate that is valid for ``days`` days; return its path and the path of its key.
 
-        The new files replace former files of the same name.
+        The files replace those of an earlier certificate with the same name.
         """
         (self.root / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
         self._openssl(

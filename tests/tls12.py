@@ -1,4 +1,4 @@
-"""TLS 1.2 client that encrypts records of any kind itself, because Python's ssl module cannot do so."""
+"""A TLS 1.2 client that can send records of any kind, which Python's ssl module cannot do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.tls import client_context
 ALERT: Final = 21
 HANDSHAKE: Final = 22
 APPLICATION_DATA: Final = 23
-#: A ClientHello without content, which is enough to ask for a renegotiation.
+#: A ClientHello without content. It is enough to ask for a renegotiation.
 CLIENT_HELLO: Final = b"\x01\x00\x00\x00"
 
 _CIPHERS: Final = "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256"
@@ -50,9 +50,9 @@ class Shake:
         return self._pipe.shake(data), self._pipe.pending()
 
     def records(self) -> Records:
-        """Return an object that encrypts the records after the handshake."""
-        # The first record is the ServerHello: header (5 bytes), type and length (4 bytes together), version
-        # (2 bytes), random (32 bytes).
+        """Return an object that encrypts the TLS records that the client sends after the handshake."""
+        # The first record is the ServerHello. It has a header (5 bytes), type and length (together 4 bytes),
+        # the version (2 bytes), and the server's random bytes (32 bytes).
         assert self._received[0] == HANDSHAKE
         assert self._received[5] == 2
         server_random = self._received[11:43]
@@ -63,7 +63,7 @@ class Shake:
 
 
 class Records:
-    """Encrypts records with AES-128-GCM, beginning with the first record after the client's Finished."""
+    """The encryption of a client's records with AES-128-GCM, after the handshake."""
 
     def __init__(self, *, key: bytes, salt: bytes) -> None:
         self._key, self._salt = key, salt
@@ -77,7 +77,7 @@ class Records:
         self._library.EVP_CIPHER_CTX_free(self._context)
 
     def seal(self, kind: int, plain: bytes) -> bytes:
-        """Return the next record of this kind, encrypted."""
+        """Return the next record, encrypted. ``kind`` is its content type."""
         number = self._number.to_bytes(8)
         self._number += 1
         library, context = self._library, self._context

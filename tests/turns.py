@@ -1,4 +1,7 @@
-"""Counter of an event loop's iterations. It shows tests between which steps other work could run."""
+"""A counter of an event loop's iterations.
+
+Tests use it to check that a task pauses between its steps, so that the event loop can do other work.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import asyncio
 
 
 class Turns:
-    """Counter of the event loop's iterations since this object was made."""
+    """A counter of the event loop's iterations since the counter was made."""
 
     def __init__(self) -> None:
         self.number = 0

@@ -1,4 +1,4 @@
-"""Waiting for a condition, with a deadline: in threads and on event loops."""
+"""Functions that wait for a condition until a deadline, in threads and on event loops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final, TypeVar
 
-#: Default deadline in seconds. It is long, because a test must not fail only because the machine is busy.
+#: Default time limit in seconds. It is long, so that no test fails only because the machine is busy.
 WITHIN_S: Final = 60.0
 
 _T = TypeVar("_T")
@@ -20,8 +20,8 @@ def wait_until(
 ) -> _T:
     """Check a condition until its value is true, and return this value.
 
-    The pauses between two checks become longer, because many conditions send a request at each check. Longer
-    pauses leave processor time to other tests, which run in parallel.
+    The pauses between the checks become longer and longer, because each check takes processor time from other
+    tests that run in parallel.
 
     Args:
         every_s: Longest pause between two checks in seconds; the first pause is 5 ms.
@@ -41,7 +41,7 @@ def wait_until(
 async def until(
     condition: Callable[[], object], what: str = "the condition", *, within_s: float = WITHIN_S
 ) -> None:
-    """Wait until a condition is true; the event loop runs in the meantime.
+    """Wait until a condition is true, while the event loop continues to run.
 
     Raises:
         AssertionError: The condition is not true within ``within_s`` seconds; the text contains ``what``.
@@ -53,7 +53,7 @@ async def until(
 
 
 def in_thread(call: Callable[[], _T]) -> Future[_T]:
-    """Run a function in a thread; return its outcome. The test goes on even if the function never ends."""
+    """Run a function in a thread; return its future. The test can end even if the function never ends."""
     outcome: Future[_T] = Future()
 
     def run() -> None:

@@ -1,4 +1,5 @@
-"""The compared designs ("arms").
+"""The compared designs ("arms"): independent nameservers, nameservers in raft mode, or ZooKeeper.
 
-One interface gives access to their servers, and to sessions and look-ups.
+Further designs repeat these designs as a control, or use RocketMQ's own programs.
+Each design implements the same interfaces for its servers, its sessions and its look-ups.
 """

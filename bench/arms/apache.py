@@ -1,4 +1,4 @@
-"""RocketMQ's own nameservers, measured to check the results of our design ``independent``.
+"""RocketMQ's own nameservers. Their results are a check of the results of our design ``independent``.
 
 Maven fetches the nameservers' jars once.
 """
@@ -51,13 +51,13 @@ class Jars:
         return cache_home() / "routekeeper" / "bench" / self.name
 
     def missing(self) -> str | None:
-        """Return a text that names Maven, if this machine has neither the jars nor Maven; else None."""
+        """Return a text that names Maven if this machine lacks both the jars and Maven, else None."""
         if self._kept.exists() or shutil.which("mvn") is not None:
             return None
         return "Maven (mvn on PATH), which fetches them once"
 
     def folder(self) -> Path:
-        """Return the folder of the jars; fetch the jars first if this machine lacks them.
+        """Return the folder of the jars. Fetch the jars first if this machine lacks them.
 
         Raises:
             ClusterError: If Maven is missing or fails.
@@ -74,7 +74,7 @@ class Jars:
             partial = folder.with_name(f"{folder.name}.partial")
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
-            # Copy the file first: Maven builds in the folder of its pom.xml.
+            # Copy the file first, because Maven builds in the folder of its pom.xml.
             shutil.copy(self.pom, partial / "pom.xml")
             done = subprocess.run(
                 [maven, "-B", "-q", "dependency:copy-dependencies", f"-DoutputDirectory={partial / 'jars'}"],
@@ -99,12 +99,15 @@ JARS: Final = Jars(name=f"apache-{RELEASE}", pom=Path(__file__).with_name("apach
 
 
 def missing() -> str | None:
-    """Return the program that this machine lacks to run RocketMQ's nameservers; None if it lacks none."""
+    """Return the name of a program that RocketMQ's nameservers need and this machine lacks, or None."""
     return JARS.missing()
 
 
 class ApacheNameservers(StartedServers):
-    """RocketMQ's unmodified nameservers, with the same lease and scan period as ours; they share no state."""
+    """RocketMQ's unmodified nameservers, with the same lease and scan period as our nameservers.
+
+    The servers share no state.
+    """
 
     def __init__(
         self, arm: Arm, folder: Path, timers: Timers, record: Record, *, count: int, network: Network
@@ -141,7 +144,7 @@ class ApacheNameservers(StartedServers):
         return documented_timers(self.given.divisor)
 
     def empty_disk(self, index: int) -> None:
-        """Do nothing: the nameserver keeps its routes in memory only, and its folder has only settings."""
+        """Do nothing, because the nameserver keeps its routes in memory only."""
 
 
 def _listens(addr: str) -> bool:

@@ -1,4 +1,7 @@
-"""RocketMQ's own brokers and Java client, in place of ours. Maven fetches their jars once."""
+"""RocketMQ's own brokers and Java client, in place of our brokers and client.
+
+Maven fetches their jars once.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from routekeeper.bench.processes import ClusterError
 
 JARS: Final = Jars(name=f"apache-brokers-{RELEASE}", pom=Path(__file__).with_name("apache_brokers.xml"))
 LEASE_MS: Final = 120_000.0
-"""Lease of RocketMQ's own broker in ms: the broker requests no lease, so the nameserver uses its default."""
+"""Lease of RocketMQ's own broker in ms. It requests no lease, so the nameserver uses its default."""
 
 READY_MARK: Final = "boot success"
 _BROKER: Final = "org.apache.rocketmq.broker.BrokerStartup"
@@ -49,7 +52,7 @@ _SETTINGS: Final[Mapping[str, object]] = {
     "brokerIP1": HOST,
     "brokerIP2": HOST,
     "autoCreateTopicEnable": "false",
-    # With RocketMQ's default sizes, a broker maps files of gigabytes; these sizes keep its folder small.
+    # Use small files. With RocketMQ's default sizes, a broker would make files of gigabytes.
     "mappedFileSizeCommitLog": 16 * 1024 * 1024,
     "mappedFileSizeConsumeQueue": 20 * 30_000,
     "maxHashSlotNum": 10_000,
@@ -61,14 +64,14 @@ _SETTINGS: Final[Mapping[str, object]] = {
 
 
 def missing() -> str | None:
-    """Return the name of a missing program that RocketMQ's brokers or our Java program need, or None."""
+    """Return the name of a program that RocketMQ's brokers or client need and this machine lacks, or None."""
     if _compiler() is None:
         return f"a Java development kit of version {JAVA_MAJOR_MIN} or newer (javac on PATH or in JAVA_HOME)"
     return JARS.missing()
 
 
 def javac_major(version_output: str) -> int | None:
-    """Return the major version that ``javac -version`` printed; None if the text is not from a compiler."""
+    """Return the major version in the output of ``javac -version``, or None if the output has no version."""
     found = re.match(r"javac (?:1\.)?(\d+)", version_output)
     return None if found is None else int(found[1])
 
@@ -101,7 +104,7 @@ def _found_compiler() -> Path:
 
 
 def _classes() -> Path:
-    """Return the folder of our Java program's classes; compile them first if its source text has changed.
+    """Return the folder of our Java program's classes. Compile them first if the source text has changed.
 
     Raises:
         ClusterError: If this machine has no compiler, or if the compiler reports an error.
@@ -127,8 +130,8 @@ def _classes() -> Path:
 def broker_addr() -> str:
     """Return a free address for a broker.
 
-    A broker also binds two more ports: the port minus 2 (fast port) and the port plus 1 (HA). They are free,
-    too.
+    A broker also binds two more ports: the port minus 2 (fast port) and the port plus 1 (HA). These two ports
+    are free, too.
     """
     while True:
         ports = free_ports(4)
@@ -137,7 +140,7 @@ def broker_addr() -> str:
 
 
 def broker_command(home: Path, *, name: str, addr: str, servers: Sequence[str], period_ms: int) -> list[str]:
-    """Write a broker's settings file into ``home``; return the broker's command line."""
+    """Write a broker's settings file into ``home``, and return the broker's command line."""
     port = int(addr.rpartition(":")[2])
     properties = {
         **_SETTINGS,

@@ -1,4 +1,4 @@
-"""Servers of a cluster that other people run: the harness only sends queries to these servers."""
+"""Servers of a cluster that other people run. The harness only sends queries to these servers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from routekeeper.bench.timers import Timers, documented_timers
 
 
 class GivenServers(Servers):
-    """Nameservers at given addresses; the harness did not start their processes and cannot stop them."""
+    """Nameservers at given addresses. The harness did not start their processes and cannot stop them."""
 
     def __init__(self, given: Given, timers: Timers) -> None:
         super().__init__(given.arm, timers)

@@ -1,7 +1,7 @@
 """Interface of every arm (compared design): sessions of brokers and clients, look-ups, a producer's client.
 
 The servers of an arm, which faults may stop, are in ``arms/servers.py``. The network links that faults may
-cut are in ``bench/cuts.py``, the same for every arm.
+cut are in ``bench/cuts.py``. These links are the same for every arm.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from routekeeper.remoting.transport import RPCHook
 
 CLUSTER: Final = "Bench"
 _BROKER: Final = re.compile(r"broker-(\d{1,2})|sim-(\d{1,6})")
-#: Brokers whose names the benchmark did not choose get numbers from here on, computed from their names.
+#: Lowest number of a broker whose name the benchmark did not choose. Such a number is a checksum of the name.
 FOREIGN_FROM: Final = 1_000_000
 FOREIGN_COUNT: Final = 1_000_000_000
 
@@ -31,9 +31,9 @@ ArmKind = Literal["remoting", "zookeeper"]
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """One group of clients and brokers, with the addresses to which it connects.
+    """One group of clients and brokers, with the addresses to which the group connects.
 
-    A fault may cut these links.
+    A fault may cut the links between the group and these addresses.
     """
 
     name: str
@@ -110,7 +110,7 @@ class BrokerSession(Protocol):
     """
 
     def announce(self, listing: Listing) -> list[Told]:
-        """Announce a change; return the answers when every server has answered or failed."""
+        """Announce a change. Return the answers when every server has answered or failed."""
 
     def heartbeat(self, listing: Listing) -> list[Told]:
         """Repeat the last announcement, if the design's servers would otherwise drop the broker."""
@@ -123,7 +123,7 @@ class BrokerSession(Protocol):
 
 
 class ClientSession(Protocol):
-    """One client's connections to the servers of a design; the session does not cache routes."""
+    """One client's connections to the servers of a design. The session does not cache routes."""
 
     def look_up(self, topic: str) -> Looked:
         """Ask for a topic's route. If a server does not answer, ask the next server."""
@@ -158,7 +158,10 @@ def broker_name(index: int) -> str:
 
 
 def broker_index(name: str) -> int | None:
-    """Return the number in a broker's name, else a number computed from the name; None for an empty name."""
+    """Return the number in a broker's name, or a checksum of a name without a number.
+
+    Return None for an empty name.
+    """
     found = _BROKER.fullmatch(name)
     if found:
         return int(found[1] or found[2])
@@ -183,7 +186,7 @@ def looked_at(route: TopicRouteData, *, target: int | None, attempts: int = 1) -
 
 
 def as_dialled(route: TopicRouteData, addrs: Mapping[str, str]) -> TopicRouteData:
-    """Return a route with the addresses to which one group of users connects, not the announced addresses."""
+    """Return a copy of ``route`` in which the addresses of ``addrs`` replace the announced addresses."""
     return replace(
         route,
         broker_datas=tuple(

@@ -1,4 +1,6 @@
-"""Layout of brokers' nodes in ZooKeeper, the same as in RocketMQ's predecessor MetaQ (no I/O, no clock).
+"""Layout of brokers' nodes in ZooKeeper, as in RocketMQ's predecessor MetaQ.
+
+This module does no I/O and reads no clock.
 
 - Ephemeral ``/meta/brokers/ids/ID/master`` holds the address of a broker.
 - Ephemeral ``/meta/brokers/topics-pub/TOPIC/ID-m`` and ``topics-sub/TOPIC/ID-m`` hold the number of the
@@ -71,7 +73,7 @@ def nodes_of(index: int, addr: str, topics: Mapping[str, int]) -> Iterator[tuple
 
 
 def route_of(queues: Mapping[int, bytes], masters: Mapping[int, bytes]) -> TopicRouteData:
-    """Return a topic's route; omit brokers without an address or without queues.
+    """Return a topic's route, without the brokers that lack an address or queues.
 
     Args:
         queues: Data of the brokers' nodes below the topic, by broker.

@@ -1,6 +1,6 @@
 """Designs with RocketMQ's protocol.
 
-A broker registers with every nameserver; a client asks one nameserver.
+A broker registers with every nameserver. A client asks one nameserver.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def one_by_one(calls: list[Callable[[], Told]]) -> list[Told]:
 
 
 class LastAsked(threading.local):
-    """A hook of the client library.
+    """A hook of the client library that notes the last asked address and counts requests.
 
-    For each thread or greenlet, it notes the last asked address and counts requests.
+    Each thread or greenlet has its own address and count.
     """
 
     addr = ""
@@ -175,7 +175,7 @@ class RemotingBroker:
                 try:
                     self._client.run(unregister(addr, self._last, timeout_s=self._config.timeout_s))
                 except (NotApplied, OutcomeUnknown):
-                    # Ignore the error: the connection closes next, and then the server removes the broker.
+                    # Ignore the error: the server removes the broker anyway when the connection closes.
                     pass
 
     def close(self) -> None:

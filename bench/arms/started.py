@@ -25,7 +25,8 @@ def servers_of(
     """Return the servers of a design (``arm``), not yet started.
 
     Args:
-        durability: Setting of raft mode only. ZooKeeper always syncs; independent nameservers store nothing.
+        durability: Setting of raft mode only. ZooKeeper always syncs, and independent nameservers store
+            nothing.
 
     Raises:
         ClusterError: If this machine cannot run the design.

@@ -1,9 +1,9 @@
 """ZooKeeper as the registry of routes, a design that RocketMQ's documents rejected.
 
-Brokers hold ZooKeeper sessions; clients read nodes and may watch them. Nodes have MetaQ's layout
+Brokers hold ZooKeeper sessions. Clients read nodes and may watch them. The nodes have MetaQ's layout
 (:mod:`routekeeper.bench.arms.layout`). When a broker's session has expired, the broker creates its nodes
-again. A restarted broker replaces the nodes of its former process at once; in MetaQ it waited until these
-nodes expired.
+again. A restarted broker replaces the nodes of its former process at once. A restarted broker of MetaQ waited
+until these nodes expired.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class Waits:
 
     Attributes:
         make: Makes kazoo's handler.
-        timeouts: Exceptions for an answer that does not come in time. kazoo's handler names one exception,
-            but gevent raises another exception, which is not a subclass of ``Exception``.
+        timeouts: Exceptions for an answer that does not come in time. kazoo's handler names one exception.
+            gevent raises a different exception that is not a subclass of ``Exception``.
     """
 
     make: Callable[[], Any]
@@ -98,15 +98,16 @@ class Unreachable(RemotingError):
 
 
 class Reconnecting:
-    """Repeats attempts to connect, with a pause before each repetition. Replaces kazoo's ``KazooRetry``.
+    """A replacement for kazoo's ``KazooRetry`` that repeats attempts to connect, with a pause before each.
 
-    Each pause is drawn independently of the earlier pauses. kazoo's own retry multiplies the last pause by a
-    random factor, so its pauses become shorter and shorter: after 20 attempts a client would connect hundreds
-    of times a second, and take processor time from servers that start. This class has no state, so all
-    connections of a client may share one object.
+    ``KazooRetry`` multiplies the last pause by a random factor, and its pauses become shorter and shorter.
+    After 20 attempts, a client would connect hundreds of times a second. These attempts would take processor
+    time from servers that start. So this class draws each pause independently of the earlier pauses.
+
+    This class has no state, so all connections of a client may share one object.
 
     Args:
-        pause_s: Shortest pause in s; the longest pause is twice as long.
+        pause_s: Shortest pause in s. The longest pause is twice as long.
         sleep: Function of the client's handler that waits for a number of seconds.
         ended: Returns whether the client was stopped.
     """
@@ -125,7 +126,7 @@ class Reconnecting:
         """Do nothing, because this class keeps no state of earlier attempts."""
 
     def __call__(self, attempt: Callable[..., T], *arguments: object) -> T:
-        """Repeat ``attempt`` while its error is one that kazoo retries; return the first result.
+        """Return the result of ``attempt``. After each error that kazoo retries, call ``attempt`` again.
 
         Raises:
             InterruptedError: If the client was stopped.
@@ -175,13 +176,16 @@ def connect(
     first: int = 0,
     reconnect_s: float = RECONNECT_S,
 ) -> KazooClient:
-    """Return a client of the ensemble without starting it; it tries the servers in order from ``first``."""
+    """Return a client (kazoo) of a ZooKeeper ensemble, not yet started.
+
+    The client tries the servers (``hosts``) in order, and begins with the server at index ``first``.
+    """
     order = hosts[first % len(hosts) :] + hosts[: first % len(hosts)]
     handler = waits.make()
     client = KazooClient(
         hosts=",".join(order), timeout=session_s, handler=handler, randomize_hosts=False, logger=log
     )
-    # Set the attribute: kazoo has no argument for it.
+    # Set the attribute here, because kazoo has no argument for a connection handler.
     client._connection = LeavesSilentServer(
         client, Reconnecting(reconnect_s, sleep=handler.sleep_func, ended=client._stopped.is_set), logger=log
     )
@@ -199,14 +203,14 @@ def judge(error: BaseException) -> Outcome:
             return "unknown"
         case KazooException():
             return "error"
-    return "unknown"  # the handler's own timeout: the server may have received the request
+    return "unknown"  # after the handler's own timeout, the server may still have received the request
 
 
 def until_served(client: KazooClient, call: Callable[[], T], deadline: float) -> T:
-    """Return the result of a call; repeat the call after each lost connection or session until the deadline.
+    """Return the result of a call. Until the deadline, repeat the call after a lost connection or session.
 
-    When a connection is lost, kazoo ends all waiting calls with an error, and connects to the next server. A
-    good client then repeats its call at that server, as RocketMQ's client does.
+    When a connection is lost, kazoo ends all waiting calls with an error, and connects to the next server.
+    RocketMQ's client repeats a call at the next server, so a fair comparison needs the same here.
 
     Args:
         deadline: On the clock of ``time.monotonic``, in s.
@@ -221,7 +225,7 @@ def until_served(client: KazooClient, call: Callable[[], T], deadline: float) ->
 
 
 class Reader:
-    """Reads routes through one session.
+    """A reader of routes through one ZooKeeper session.
 
     Args:
         once: True to raise an error when the connection is lost, like a client that asks only one server
@@ -237,7 +241,7 @@ class Reader:
         self._once = once
 
     def route(self, topic: str, watch: Callable[[object], object] | None = None) -> TopicRouteData:
-        """Read a topic's route; kazoo calls ``watch`` once, at the next change of the route.
+        """Read a topic's route. At the next change of the route, kazoo calls ``watch`` once.
 
         Raises:
             ResponseError: With code 17, if no broker has the topic.
@@ -260,10 +264,10 @@ class Reader:
             return result.get(timeout=max(0.001, deadline - time.monotonic()))
 
         def made_meanwhile(path: str) -> bool:
-            """Return whether a missing node exists now; if it is still missing, set a watch for its creation.
+            """Return whether a missing node exists now. If not, set a watch for its creation.
 
-            Reading a missing node sets no watch. Without a watch the client would not learn of the node,
-            because a watching client never polls.
+            A read of a missing node sets no watch. Without a watch, a watching client would never notice the
+            new node, because it does not poll.
             """
             return watch is not None and wait(self._client.exists_async(path, watch=watch)) is not None
 
@@ -287,7 +291,7 @@ class Reader:
             try:
                 queues[index] = wait(of_topic)[0]
             except NoNodeError:
-                pass  # the broker left during the read; the watch of the topic's node reports this change
+                pass  # the broker left during the read, and the watch of the topic's node reports this
             try:
                 masters[index] = wait(of_broker)[0]
             # A broker creates its address node after its topics' nodes, so the address may appear soon.
@@ -330,11 +334,12 @@ class Standing:
     def put(self, nodes: Mapping[str, bytes], timeout_s: float) -> None:
         """Create or change, concurrently, all nodes that differ from the nodes in ZooKeeper.
 
-        If several threads call this method, one thread at a time creates nodes: those of the latest call.
-        With a slow ensemble, calls would pile up if every call created its own nodes.
+        If several threads call this method, one thread at a time creates the nodes of the latest call. If
+        every call created its own nodes, calls would pile up at a slow ensemble.
 
         Raises:
-            KazooException, or one of ``Waits.timeouts``: The nodes may have been created or not.
+            KazooException, or one of ``Waits.timeouts``: If ZooKeeper has not confirmed every node. It may
+                have created some of them.
         """
         deadline = time.monotonic() + timeout_s
         self._wanted = nodes
@@ -366,7 +371,7 @@ class Standing:
         for path, data, result in creating:
             try:
                 result.get(timeout=left())
-            # The node exists: a former session created it, or a call of this session whose answer was lost.
+            # The node exists because a former session created it, or an earlier call without an answer.
             except NodeExistsError:
                 owner = self._client.get_async(path).get(timeout=left())[1].ephemeralOwner
                 if owner == (self._client.client_id or (None,))[0]:
@@ -378,7 +383,8 @@ class Standing:
                 for outcome in transaction.commit_async().get(timeout=left()):
                     if isinstance(outcome, Exception):
                         raise outcome from None
-            # Do not write to self._made: after a new session has begun, it is a new dict without these nodes.
+            # Do not write to self._made. If a new session has begun, self._made is a new dict, and the new
+            # session does not own this node.
             made[path] = data
         for path, data, result in changing:
             result.get(timeout=left())
@@ -403,7 +409,7 @@ class ZooKeeperArm:
         self.waits = waits
 
     def connected(self, side: Side, first: int) -> KazooClient:
-        """Return a started client; if no server answers in time, the client keeps trying to connect."""
+        """Return a started client. It tries to connect until a server answers."""
         client = connect(side.servers, session_s=self.config.lease_ms / 1000, waits=self.waits, first=first)
         client.start_async()
         return client
@@ -464,9 +470,9 @@ class ZooKeeperArm:
 class ZooKeeperRoutes(Client):
     """A client that reads routes through a ZooKeeper session.
 
-    If the client watches, as MetaQ's clients did, it reads a route again when a watch fires or when a read
-    failed, but never periodically. Without a connection no watch can fire. So kazoo calls every watcher when
-    the connection is lost, and the client reads each route again as soon as it has a new connection.
+    A watching client reads a route again when a watch fires or when a read has failed. It never polls, like
+    MetaQ's clients. Without a connection, no watch can fire. So kazoo calls every watcher when the connection
+    is lost. The client then reads each route again as soon as it has a new connection.
     """
 
     def __init__(self, session: KazooClient, *arguments: Any, **options: Any) -> None:
@@ -476,11 +482,10 @@ class ZooKeeperRoutes(Client):
         self._to_read: set[str] = set()
 
     def noticed(self, topic: str) -> Callable[[object], None]:
-        """Return the function that kazoo calls when a topic's nodes change; always the same function.
+        """Return the function that kazoo calls when a topic's nodes change.
 
-        kazoo calls every function that was set at a node, once each. If each read set a new function, one
-        change would call the functions of all earlier reads. Each of these calls would read again and set one
-        more function.
+        A topic always has the same function. If each read set a new function, one change would call the
+        functions of all earlier reads. Each of these calls would read again and set one more function.
         """
         return self._watches.setdefault(topic, partial(self._changed, topic))
 
@@ -494,7 +499,7 @@ class ZooKeeperRoutes(Client):
     def _read_soon(self, topic: str, *, after_s: float) -> None:
         if not self.core.closing and topic not in self._to_read:
             self._to_read.add(topic)
-            # Do not read in kazoo's own thread: the read would wait for that thread, a deadlock.
+            # Do not read in kazoo's own thread, because the read would wait for this thread for ever.
             threading.Thread(target=self._read_again, args=(topic, after_s), daemon=True).start()
 
     def _read_again(self, topic: str, after_s: float) -> None:
@@ -565,7 +570,7 @@ class ZooKeeperBroker:
         ]
 
     def heartbeat(self, listing: Listing) -> list[Told]:
-        """Create only the nodes that a lost session removed; ZooKeeper's own pings are the heartbeat."""
+        """Create the nodes again that a lost session removed. ZooKeeper's own pings are the heartbeat."""
         return self.announce(listing) if self._anew else []
 
     def withdraw(self) -> None:
@@ -579,7 +584,7 @@ class ZooKeeperBroker:
 
 
 class ZooKeeperClientSession:
-    """Look-ups through one session; if a server fails, the session itself connects to another server."""
+    """Look-ups through one session. If a server fails, kazoo connects the session to another server."""
 
     def __init__(self, arm: ZooKeeperArm, side: Side, user: int) -> None:
         self._side = side
@@ -596,7 +601,7 @@ class ZooKeeperClientSession:
 
 
 def server_of(client: KazooClient, servers: list[str]) -> int | None:
-    """Return the index of the server to which a session is connected; None if it is not connected."""
+    """Return the index of the server to which a session is connected, or None if it is not connected."""
     socket = getattr(client._connection, "_socket", None)
     if socket is None:
         return None

@@ -1,7 +1,7 @@
 """Our broker, announced in ZooKeeper. Start: ``python -m routekeeper.bench.arms.zookeeper_broker``.
 
-The flags are those of ``mqbroker``, but ``-n`` names the ensemble's servers. The session timeout is the lease
-of 120 s, divided by ``timerDivisor``.
+The program has the flags of ``mqbroker``, but ``-n`` names the ensemble's servers. The session timeout is the
+lease of 120 s, divided by ``timerDivisor``.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ RETRY_S = 0.1
 
 
 class ZooKeeperAnnouncer:
-    """Keeps a broker's ephemeral nodes equal to the broker's topics.
+    """An announcer that keeps a broker's ephemeral nodes equal to the broker's topics.
 
-    Repeats failed attempts until one succeeds.
+    It repeats a failed attempt until an attempt succeeds.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ZooKeeperAnnouncer:
         await self._announced()
 
     def nameservers_changed(self) -> None:
-        """Do nothing: the settings that name the ensemble cannot change while a broker runs."""
+        """Do nothing, because the settings that name the ensemble cannot change while a broker runs."""
 
     async def _announced(self) -> None:
         self._done.clear()

@@ -1,4 +1,4 @@
-"""Costs of an installation, computed from published unit costs, and its minutes a year with wrong answers.
+"""Costs of an installation and its minutes a year with wrong answers, computed from published unit costs.
 
 This module does no I/O and reads no clock.
 
@@ -193,7 +193,10 @@ def _assumptions(of: Installation, in_an_answer: int) -> list[str]:
 
 
 def _products(costs: Costs, design: Design, of: Installation, quantity: Quantity) -> Iterator[Product]:
-    """Yield the calculation's lines for a design and a quantity; omit units whose cost was not measured."""
+    """Yield one line for each unit (such as a broker): its cost in a design, and the number of these units.
+
+    Omit units whose cost was not measured.
+    """
     found = costs.designs[design]
     _, scale, unit = QUANTITY_WORDS[quantity]
     held = quantity == STANDING
@@ -331,7 +334,7 @@ def _decides(totals: Mapping[Design, Total]) -> str:
 
 
 def lines(advice: Advice) -> Iterator[str]:
-    """Yield the calculation as lines of text."""
+    """Yield the costs of an installation, with their calculation, as lines of text."""
     yield f"From {advice.made}."
     for assumption in advice.assumptions:
         yield f"- assumed: {assumption}"

@@ -33,11 +33,11 @@ ALONE: Final = "alone"
 #: the plan. The mixtures have different proportions of their units.
 HELD_OUT: Final = ("held-out", "held-out-2")
 SIZES_MIN: Final = 4
-"""Least number of different sizes from which a slope is computed."""
+"""Least number of different sizes (numbers of units) from which a slope is computed."""
 WITHIN: Final = 0.15
-"""Largest relative error with which the prediction for a mixture (all units together) counts as accurate."""
-#: Units in the order in which their lines are fitted. Topics come first: a measured broker has topics, and
-#: the cost of its topics is subtracted from the cost of the broker.
+"""Largest relative error of a prediction that still counts as accurate."""
+#: Units in the order in which their lines are fitted. Topics come first, because the cost of a broker's
+#: topics is subtracted from the cost of the broker.
 _ORDER: Final[tuple[Unit, ...]] = ("topic", *(unit for unit in UNITS if unit != "topic"))
 
 
@@ -46,10 +46,13 @@ class NotEnough(ValueError):
 
 
 def line(points: Sequence[tuple[float, float]]) -> Slope:
-    """Fit a straight line to points (size, use) by least squares.
+    """Fit a straight line by least squares.
+
+    Args:
+        points: Pairs of a number of units (such as brokers) and the use of a resource with so many units.
 
     Raises:
-        NotEnough: If the points have fewer than two different sizes.
+        NotEnough: If the points do not have at least two different numbers of units.
     """
     sizes = [x for x, _ in points]
     uses = [y for _, y in points]
@@ -116,12 +119,12 @@ def _point(
     slopes: Mapping[Unit, Mapping[Quantity, Slope]],
     alone: Row,
 ) -> tuple[float, float] | None:
-    """Return one point of a fitted line: the number of units, and the measured use.
+    """Return one point of a fitted line: the number of units, and the measured use of a resource.
 
     Return None if the use was not measured.
 
     - Brokers, topics and clients: the use is per minute. For brokers, the use of their topics is subtracted.
-    - Events: the use is that of the whole measurement. The use of the servers alone is subtracted.
+    - Events: the use is for the whole measurement. The use of the servers alone is subtracted.
     """
     use, base = row.use(quantity), alone.use(quantity)
     if use is None or base is None:
@@ -156,10 +159,10 @@ def counts_of(row: Row) -> dict[Unit, float]:
 
 
 def predicted(costs: DesignCosts, counts: Mapping[Unit, float], quantity: Quantity) -> float | None:
-    """Return the predicted use of a mixture: brokers, topics, clients and events together.
+    """Return the predicted use of a resource by brokers, topics, clients and events together.
 
-    The use is per minute; for memory, it is the number of bytes in use. Return None if the cost of a unit was
-    not measured.
+    The use is per minute. For memory, it is the number of occupied bytes. Return None if the cost of a unit
+    was not measured.
     """
     if quantity not in costs.alone:
         return None

@@ -1,7 +1,7 @@
 """The servers whose costs are measured, and readings of their CPU time, memory, disk and network use.
 
-The harness asks the servers for these figures only before and after a measurement, because to answer costs
-the servers CPU time, too.
+The harness asks the servers for these figures only before and after a measurement. During the measurement,
+the answers would cost CPU time that the load did not cause.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from routekeeper.bench.micro.raft.systems import RouteKeeper, System, ZooKeeper
 from routekeeper.bench.micro.raft.timers import SERIES
 from routekeeper.bench.micro.storm.servers import Independent, factory_of
 
-#: Largest number of pairs (topic, broker) that the servers must hold; every run has fewer pairs. Our
-#: nameserver holds more by default (``tablePairsMax``), so its limit does not have to be raised.
+#: Number of pairs (topic, broker) that the servers must be able to hold. Every run has fewer pairs. The
+#: nameserver's default limit (``tablePairsMax``) is higher, so a run does not raise the limit.
 PAIRS_MAX: Final = 100_000
 _CHUNK: Final = 1 << 16
 #: Longest time in seconds for which the harness asks a busy server for its number of syncs.
@@ -36,7 +36,7 @@ _SYNCS: Final = re.compile(r"^zk_cnt_fsynctime\t([0-9.]+)$", re.M)
 
 
 class CostsZooKeeper(ZooKeeper):
-    """ZooKeeper servers with local sessions; ZooKeeper's manual recommends such sessions for many clients."""
+    """ZooKeeper servers with local sessions, which ZooKeeper's manual recommends for many clients."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, SERIES["defaults"])
@@ -61,9 +61,10 @@ def watch_addresses(system: System) -> list[str]:
 
 
 def written_end(path: Path, beyond: int) -> int:
-    """Return the offset after a file's last non-zero byte; the search begins at the offset ``beyond``.
+    """Return the offset after a file's last non-zero byte. The search begins at the offset ``beyond``.
 
-    ZooKeeper extends its log file to 64 MiB in advance, so the file's length does not show what was written.
+    ZooKeeper extends its log file to 64 MiB in advance, so the file's length does not show the number of
+    written bytes.
     """
     end = beyond
     with path.open("rb") as file:
@@ -90,7 +91,7 @@ class Disk:
         self._ends: list[dict[Path, int]] = [{} for _ in system.clients]
 
     def read(self) -> list[tuple[int, int]] | None:
-        """Return two numbers for each server: the bytes that it has written, and its syncs since its start.
+        """Return two numbers for each server: its written bytes, and its syncs since its start.
 
         Return None if a server does not report its syncs.
         """
@@ -109,7 +110,7 @@ class Disk:
     def _syncs(self, index: int) -> int | None:
         """Return the number of a server's syncs since its start.
 
-        If the server is too busy to answer, ask again for up to 30 s; then return None.
+        If the server is too busy to answer, ask again for up to 30 s. Return None if it never answers.
         """
         deadline = time.monotonic() + _ANSWER_S
         while (count := self._said_syncs(index)) is None and time.monotonic() < deadline:
@@ -117,7 +118,10 @@ class Disk:
         return count
 
     def _said_syncs(self, index: int) -> int | None:
-        """Return a server's own count of its syncs; 0 for independent nameservers, which never sync."""
+        """Return the count of syncs that a server reports, or None if it does not answer.
+
+        Return 0 for independent nameservers, because they never sync.
+        """
         system = self._system
         if isinstance(system, ZooKeeper):
             count = _SYNCS.search(four_letters(system.clients[index], b"mntr"))
@@ -159,7 +163,7 @@ def busy_s() -> float:
 def read_before(system: System, disk: Disk) -> Reading:
     """Read the resources that the servers have used, at the start of a measurement.
 
-    Read the CPU time last: the other readings cost CPU time, which must not be a part of the measurement.
+    Read the CPU time last, so that the measurement does not include the CPU time of the other readings.
     """
     written, connections = disk.read(), kernel_payloads()
     return Reading(
@@ -174,7 +178,7 @@ def read_before(system: System, disk: Disk) -> Reading:
 def read_after(system: System, disk: Disk) -> Reading:
     """Read the resources that the servers have used, at the end of a measurement.
 
-    Read the CPU time first: the other readings cost CPU time, which must not be a part of the measurement.
+    Read the CPU time first, so that the measurement does not include the CPU time of the other readings.
     """
     t, used, machine = time.monotonic(), [cpu_s(pid) for pid in system.pids], busy_s()
     connections = kernel_payloads()
@@ -198,10 +202,10 @@ def members_bytes(system: System, before: Reading, after: Reading) -> list[int] 
 
 
 def memory_bytes(system: System, *, heaps: bool) -> tuple[list[int], list[int]]:
-    """Return two lists with one value for each server: its memory, and its resident memory.
+    """Return two lists with one value in bytes for each server: its memory, and its resident memory.
 
-    The two values are equal, with one exception: if ``heaps`` is true, the memory of a JVM is the size of its
-    heap after a garbage collection.
+    If ``heaps`` is true, the memory of a JVM is the size of its heap after a garbage collection. In all other
+    cases the two values are equal.
     """
     resident = [psutil.Process(pid).memory_info().rss for pid in system.pids]
     if not heaps or not isinstance(system, ZooKeeper) or shutil.which("jcmd") is None:

@@ -16,8 +16,8 @@ from routekeeper.bench.costs.units import Design
 #: Seconds of RocketMQ's registerNameServerPeriod, and of its pollNameServerInterval. A measurement without
 #: events takes a multiple of this period.
 PERIOD_S: Final = 30.0
-#: Number of topics of each broker while the cost of brokers is measured. One topic would be too few: a
-#: nameserver handles a registration with one topic as a change of this topic, and not as a full registration.
+#: Number of topics of each broker while the cost of brokers is measured. One topic would be too few, because
+#: a nameserver handles a registration with one topic as a change of this topic.
 TOPICS_OF_A_BROKER: Final = 2
 #: Pause in s before each measurement. In this time, the servers finish the work that the new load has caused.
 SETTLE_S: Final = 4.0
@@ -35,7 +35,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
 class Mixture(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of brokers, topics and clients, and events per second, that a run measures together.
 
-    The measurement shows how accurate the predictions for such mixtures are.
+    This measurement is a test of the predictions that are made from the unit costs.
     """
 
     brokers: int
@@ -189,7 +189,7 @@ def _steps(plan: Plan, series: str) -> list[Step]:
     base = plan.base
 
     def beside(**numbers: float) -> Step:
-        """Return a step with the brokers and topics of ``plan.base``; ``numbers`` replace or add fields."""
+        """Return a step with the brokers and topics of ``plan.base``, and with the fields in ``numbers``."""
         seconds = plan.rest_many_s if series in ("polling", "watching") else plan.rate_s
         return msgspec.convert(
             {"series": series, "seconds": seconds, "brokers": base.brokers, "topics": base.topics} | numbers,

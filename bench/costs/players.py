@@ -54,7 +54,7 @@ AGAIN_S: Final = 1.0
 #: Largest number of connections that are opened at the same time, and of brokers that register at the same
 #: time.
 AT_ONCE: Final = 20
-#: Number of connections that send the lookups of a plan. Polling and watching clients have own connections.
+#: Number of connections that send a plan's lookups. Polling and watching clients use other connections.
 LOOKUP_LINES: Final = 12
 _CREATED_MS: Final = 1_700_000_000_000
 _GOLDEN: Final = 0.6180339887498949
@@ -80,7 +80,7 @@ class Plan(msgspec.Struct, kw_only=True):
 
 
 class Command(msgspec.Struct, kw_only=True):
-    """One command: ``do`` is the name of the method of :class:`Players` to call."""
+    """One command. The field ``do`` is the name of a method of :class:`Players`."""
 
     do: str
     brokers: int = 0
@@ -148,7 +148,7 @@ class Line(Client[Any]):
 
     def _answer(self, client: Client[Any], answer: Answer) -> None:
         waiting = self._waiting.pop(answer.tag, None)
-        # No request waits for this message: it answers a ping, or it reports a change of a watched topic.
+        # No request waits for this message. It answers a ping, or it reports a change of a watched topic.
         if waiting is None:
             if answer.error is not None:
                 self._players.fail(f"server {self.server}: {answer.error}")
@@ -171,7 +171,7 @@ class Line(Client[Any]):
         return future
 
     async def ask(self, *pieces: bytes) -> bytes:
-        """Send the pieces of one request; return the body of the answer.
+        """Send the pieces of one request, and return the body of the answer.
 
         Raises:
             Failed: If the server refused, or did not answer in time.
@@ -196,7 +196,7 @@ class Line(Client[Any]):
 
 
 class Routes(ABC):
-    """The requests that brokers and clients send in one protocol; there is a subclass for each protocol."""
+    """The requests that brokers and clients send. There is a subclass for each protocol."""
 
     def __init__(self, players: Players) -> None:
         self.players = players
@@ -229,7 +229,7 @@ class Routes(ABC):
 
 
 class Remoting(Routes):
-    """RocketMQ's protocol: a broker registers with all nameservers, a client asks one of them."""
+    """RocketMQ's protocol. A broker registers with all nameservers, and a client asks one nameserver."""
 
     def __init__(self, players: Players) -> None:
         super().__init__(players)
@@ -293,7 +293,10 @@ class Remoting(Routes):
 
 
 class Jute(Routes):
-    """ZooKeeper's protocol. A broker has one session with its ephemeral nodes; a client has one session."""
+    """ZooKeeper's protocol. Each broker and each client has one session.
+
+    A broker's session owns the broker's ephemeral nodes.
+    """
 
     def wire(self) -> Any:
         return Session()
@@ -302,7 +305,7 @@ class Jute(Routes):
         return [key % len(self.players.plan.servers)]
 
     async def register(self, broker: Broker) -> None:
-        """Create the nodes that the broker lacks: first those of its topics, last the node of its address."""
+        """Create the broker's missing nodes: first the nodes of its topics, last the node of its address."""
         (line,) = broker.lines
         names = [topic_name(number) for number in range(broker.topics)]
         new = nodes_of(broker.key, names)[broker.made : None if broker.made == 0 else -1]
@@ -367,8 +370,9 @@ class Broker:
 class TopicWatcher(HttpWatcher):
     """A client that sends blocking queries for one topic's route, one after the other.
 
-    The first query waits for ``first_s``, and each later query for ``period_s``. Each client has another
-    value of ``first_s``, so the clients do not send their queries at the same time.
+    The server holds the first blocking query for ``first_s``, and each later query for ``period_s``, unless
+    the route changes earlier. Each client has a different ``first_s``, so the clients' queries do not
+    coincide.
     """
 
     def __init__(self, *, topic: str, host: str, period_s: float, first_s: float) -> None:
@@ -413,7 +417,7 @@ class Players:
         self._raised: set[tuple[int, int]] = set()
         self._looked = 0
         self._failure: str | None = None
-        """Reason of the first failed request; None if no request has failed."""
+        """Reason of the first failed request, or None if no request has failed."""
 
     def fail(self, reason: str) -> None:
         self._failure = self._failure or reason
@@ -431,7 +435,7 @@ class Players:
         self._polling, self._watching, self._asking = [], [], []
 
     async def bring(self, command: Command) -> None:
-        """Connect brokers and clients until their numbers are those of the command.
+        """Connect brokers and clients until there are as many as the command names.
 
         If there are too many brokers or topics, disconnect all brokers first.
         """
@@ -467,7 +471,7 @@ class Players:
     async def run(self, command: Command) -> None:
         """Cause events at constant rates for ``command.seconds``.
 
-        Return when the servers have answered all of these events.
+        Return when the servers have answered all requests of these events.
         """
         ends = asyncio.create_task(asyncio.sleep(command.seconds))
         await asyncio.gather(
@@ -502,7 +506,7 @@ class Players:
         broker.task = asyncio.create_task(self._repeat(period_s, broker.key, act))
 
     async def _register(self, broker: Broker) -> None:
-        """Register a broker; retry after a failure, as a real broker does."""
+        """Register a broker. Retry after a failure, as a real broker does."""
         for tries_left in reversed(range(REGISTER_TRIES)):
             try:
                 await self._routes.register(broker)
@@ -525,7 +529,7 @@ class Players:
         self._changed += 1
         broker = self._brokers[turn % len(self._brokers)]
         topic = turn * 7 % self._topics
-        # Change the number of queues each time: a registration without a difference would change nothing.
+        # Use another number of queues each time. A registration with the same number would change no route.
         self._raised ^= {(broker.key, topic)}
         queues = QUEUES + ((broker.key, topic) in self._raised)
         await self._routes.change(broker, topic, queues)
@@ -577,9 +581,9 @@ class Players:
         await self._routes.look_up(line, key % self._topics, watch=True)
 
     def _reader(self, line: Line, key: int) -> Callable[[], None]:
-        """Return a function that reads a route again.
+        """Return a function that reads a client's route again.
 
-        If several watches fire at the same time, the route is read only once.
+        If several watches fire at the same time, the function reads the route only once.
         """
         reading = False
 
@@ -607,7 +611,7 @@ class Players:
         return line
 
     async def _connect(self, wires: list[tuple[int, Any]], addresses: list[str] | None = None) -> list[Line]:
-        """Connect clients, evenly spread over the servers; return their connections."""
+        """Connect clients, evenly spread over the servers, and return their connections."""
         addresses = addresses or self.plan.servers
         lines: list[Line] = []
         for first in range(0, len(wires), AT_ONCE):
@@ -646,7 +650,7 @@ class Players:
             due += period_s
 
     async def _at(self, rate: float, seconds: float, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Call ``act`` at this rate per second, evenly spread; return when all calls have ended."""
+        """Call ``act`` at even intervals, ``rate`` times a second. Return when all calls have ended."""
         began = time.monotonic()
         started = []
         for turn in range(round(rate * seconds)):
@@ -674,7 +678,7 @@ class Players:
 
 async def _main(plan: Plan) -> None:
     await Players(plan).serve()
-    os._exit(0)  # do not close the connections first: to close thousands of them takes long
+    os._exit(0)  # exit without closing the connections: closing thousands of connections takes long
 
 
 if __name__ == "__main__":

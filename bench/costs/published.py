@@ -16,7 +16,7 @@ SIZE_MAX: Final = 4 * 1024 * 1024
 
 
 def load_costs(path: Path | None) -> Costs:
-    """Return the unit costs in a file; by default, return the published unit costs.
+    """Return the unit costs in a file, or the published unit costs if ``path`` is None.
 
     Raises:
         PlanError: If the file has no unit costs.

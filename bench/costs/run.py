@@ -1,4 +1,4 @@
-"""A run of ``mqbench costs``: start servers, measure their use, write the results, compute unit costs."""
+"""A run of ``mqbench costs``, from the start of the servers to the file of unit costs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _NUMBERS: Final = (
 
 
 class Failure(Exception):
-    """Servers, or simulated brokers and clients, failed; complete measurements are kept."""
+    """Servers, or simulated brokers and clients, failed. Complete measurements are kept."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,8 +90,8 @@ def complete_rows(folder: Path, run: Run) -> list[Row]:
         try:
             row = msgspec.json.decode(line, type=Row)
         except msgspec.MsgspecError:
-            # An interrupt has cut this line off, so the life of this row is incomplete. The last statement
-            # omits all rows of this life.
+            # An interrupt has cut this line off, so the life of this row is incomplete. The statement after
+            # the loop omits all rows of this life.
             continue
         found.setdefault((row.design, row.life), []).append(row)
     return [
@@ -147,9 +147,9 @@ def make_rows(folder: Path, run: Run) -> list[Row]:
 
 
 def _complete_life(plan: Plan, design: Design, life: str) -> list[Row]:
-    """Start the servers once, and measure all series of ``life``; after a failure, do both again.
+    """Start the servers and measure all series of ``life``. After a failure, repeat the whole life.
 
-    A failure may have a harmless cause: on a busy machine, servers may be too slow.
+    A repetition often succeeds, because servers may fail only because the machine was busy.
 
     Raises:
         Unhealthy: If every try fails.
@@ -217,7 +217,10 @@ class Windows:
         self._lasting: set[str] = set()
 
     def _bring(self, **numbers: Any) -> None:
-        """Connect these numbers of brokers and clients; for ZooKeeper, first create its persistent nodes."""
+        """Connect these numbers of brokers and clients.
+
+        With ZooKeeper, first create the persistent nodes below which the brokers' nodes will lie.
+        """
         if self._system.kind == "jute":
             names = [topic_name(number) for number in range(numbers["topics"])]
             new = [
@@ -349,7 +352,7 @@ def measure(
     designs: Sequence[Design],
     quick: bool,
 ) -> Path:
-    """Measure unit costs; return the path of the result.
+    """Measure unit costs, and return the path of the result.
 
     Raises:
         PlanError: If the folder to resume has no run.

@@ -53,19 +53,19 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     The window is the time of the measurement.
 
     Attributes:
-        series: The unit whose number varies; other series are ``alone`` (servers without brokers and clients)
+        series: The unit whose number varies. Other series are ``alone`` (servers without brokers and clients)
             and ``held-out`` (all units together).
         seconds: Length of the window.
-        brokers, pairs, polling, watching: Numbers during the whole window; a pair is a topic at a broker.
+        brokers, pairs, polling, watching: Numbers during the whole window. A pair is a topic at a broker.
         registrations, changes, newcomers, lookups: Numbers of events in the window.
-        topics: Number of different topics; changes and clients are spread evenly over the topics.
+        topics: Number of different topics. Changes and clients are spread evenly over the topics.
         cpu_s: CPU time that each server's process used in the window.
-        members_bytes: Bytes that each server exchanged with the other servers, as the kernel counts them;
+        members_bytes: Bytes that each server exchanged with the other servers, as the kernel counts them.
             None if they were not counted.
         clients_bytes: Bytes between each server and the generator, which simulates brokers and clients.
-        disk_bytes, syncs: Bytes that each server wrote to its files in the window, and its syncs; None if
+        disk_bytes, syncs: Bytes that each server wrote to its files in the window, and its syncs. None if
             they were not counted.
-        memory_bytes: Memory of each server after the window; for a JVM, its heap after a garbage collection.
+        memory_bytes: Memory of each server after the window. For a JVM, its heap after a garbage collection.
         resident_bytes: Resident memory of each server after the window.
         others_cores: Average number of processor cores that all other programs of the machine used.
         generator_cores: Average number of processor cores that the generator used.
@@ -115,7 +115,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
                 return self._a_minute(self.lookups)
 
     def use(self, quantity: Quantity) -> float | None:
-        """Return the use of all servers per minute, or their memory in bytes; None if it was not counted."""
+        """Return how much of a resource all servers together use.
+
+        The unit is CPU seconds, bytes or syncs per minute; for memory it is bytes. Return None if the use was
+        not counted.
+        """
         match quantity:
             case "cpu_s":
                 return self._a_minute(sum(self.cpu_s))
@@ -135,15 +139,17 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Slope(msgspec.Struct, frozen=True, kw_only=True):
-    """A straight line, fitted by least squares to the use that was measured with several numbers of units.
+    """A straight line that shows how the use of a resource grows with the number of units.
+
+    The line is fitted by least squares to the measurements.
 
     Attributes:
         sizes, uses: Numbers of units, and the measured use at each number.
-        slope: Cost of one broker, topic or client for a minute, cost of one event, or the memory of one unit.
-            The cost of a broker does not include its topics.
+        slope: Cost of one broker, topic or client per minute, cost of one event, or memory of one unit. The
+            cost of a broker does not include its topics.
         residuals: Measured use minus the line's value, for each point.
-        told: True if the slope is significant: from the smallest to the largest number of units, the line
-            rises by more than twice the largest residual.
+        told: True if the slope is significant. Then the line rises, from the smallest to the largest number
+            of units, by more than twice the largest residual.
     """
 
     sizes: list[float]
@@ -155,7 +161,7 @@ class Slope(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cost(self) -> float:
-        """Return the slope if it is significant; otherwise return 0."""
+        """Return the slope if it is significant, otherwise 0."""
         return self.slope if self.told else 0.0
 
 
@@ -202,7 +208,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """Result of one run of ``mqbench costs``.
 
     Attributes:
-        quick: True if the run used a short plan, to try the program; then its figures have no meaning.
+        quick: True if the run used the short plan for trying the program. Its figures have no meaning.
         held_out_counts: Numbers of units, one dict for each mixture (all units together).
         brokers_in_an_answer: Number of brokers of each topic when clients and lookups were measured.
         changes_a_minute_max: Largest measured number of changes per minute.

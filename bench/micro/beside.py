@@ -46,10 +46,10 @@ from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import Frame, split_frame
 from routekeeper.remoting.transport.blocking import BlockingClient
 
-#: Number of times that one turn sends requests over all connections, by the number of requests in flight on
-#: each connection. A turn, the unit of measurement, takes some ms of CPU time.
+#: Number of rounds in one turn, by the number of requests in flight on each connection. In a round, requests
+#: are sent over all connections. A turn is the unit of measurement and takes some ms of CPU time.
 ROUNDS: Final = {1: 16, 16: 3}
-#: First request number ("opaque"). All request numbers have nine digits, like those of a long-running client.
+#: First request number ("opaque"). All request numbers have nine digits, as in a client that runs for long.
 FIRST_OPAQUE: Final = 100_000_000
 _LENGTH_SIZE: Final = 4
 
@@ -115,7 +115,7 @@ def _read(connection: socket.socket, answers: int) -> Frame:
 
 
 def route_requests(workload: Workload, seed: int) -> list[bytes]:
-    """Return route queries; their request numbers have as many digits as those of a long-running client."""
+    """Return route queries whose request numbers have nine digits, as in a client that runs for long."""
     topics = random.Random(seed).choices(workload.topics, k=256)
     return [
         RemotingCommand(

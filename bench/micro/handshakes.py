@@ -156,7 +156,7 @@ async def storm(addr: str, *, seconds: float, at_a_time: int, stays: bool) -> in
 
     Args:
         stays: True to leave handshakes unfinished and open. At more than 4,096 open connections, the oldest
-            one is aborted.
+            connection is aborted.
     """
     host, _, port = addr.rpartition(":")
     first, until = hello(), time.monotonic() + seconds

@@ -28,7 +28,7 @@ from routekeeper.remoting.header import Header, encode_header
 from routekeeper.remoting.route import decode_route
 
 _LENGTH: Final = struct.Struct(">I")
-#: First request number ("opaque"). All request numbers have nine digits, like those of a long-running client.
+#: First request number ("opaque"). All request numbers have nine digits, as in a client that runs for long.
 _FIRST_OPAQUE: Final = 100_000_000
 _ORDER: Final = 1 << 16
 _QUOTED_VERSION: Final = 479
@@ -111,7 +111,7 @@ class Load(asyncio.Protocol):
         self._run = run
         self._order = order
         self._rest = b""
-        # Key: the opaque, because answers may come in another order than requests.
+        # Key: the opaque. Answers may come in a different order than the requests were sent.
         self._expected: dict[int, Template] = {}
         self._transport: asyncio.Transport | None = None
 

@@ -59,7 +59,7 @@ class Cost:
     """Cost of one round of one benchmark case.
 
     Attributes:
-        wall_s: Time from the first to the last message.
+        wall_s: Seconds from the first to the last message.
     """
 
     messages: int

@@ -7,7 +7,7 @@ without a fault and one line after each fault. Each line has three figures:
 
 - the memory of all processes: their own pages, and their part of shared pages;
 - the number of processor cores in use;
-- the age of the shown state at each tick: the age of the oldest reading of all servers that answer.
+- the age of the shown state at each ``tick`` event: the age of the oldest reading of all servers that answer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FAULTS: Final[Sequence[dict[str, Any]]] = (
 
 
 class Watch(threading.Thread):
-    """A thread that reads the stream of events, and records the age of the shown state at each tick."""
+    """A thread that reads the stream of events, and records the age of the shown state at each ``tick``."""
 
     def __init__(self, addr: str) -> None:
         super().__init__(daemon=True)
@@ -81,7 +81,7 @@ class Watch(threading.Thread):
                 yield kind, json.loads(value)
 
     def ages(self) -> list[float]:
-        """Return the ages of the shown state in seconds, one for each tick since the last call."""
+        """Return the ages of the shown state in seconds, one for each ``tick`` event since the last call."""
         found, self._ages = self._ages, []
         return found
 

@@ -32,8 +32,8 @@ from typing import Any, Final, Self
 
 from routekeeper.bench import interpreter
 
-#: Maps the name of a case to three values: the number of topics, whether the body is compressed, and the
-#: number of registrations in one batch (some ms of CPU time).
+#: Maps the name of a case to three values: the number of topics, a flag for compressed bodies, and the number
+#: of registrations in one batch. A batch takes some ms of CPU time.
 CASES: Final = {
     f"{topics:,} topic{'s' * (topics > 1)}{', compressed' * compressed}": (topics, compressed, count)
     for topics, count in ((1, 1000), (10, 400), (100, 100), (1000, 15))

@@ -1,4 +1,4 @@
-"""Measures the nameserver's CPU time for route queries: signed queries under ``--acl all``, and plain ones.
+"""Measurement of the nameserver's CPU time for plain route queries, and for signed route queries.
 
     python -m routekeeper.bench.micro.signed [--pairs 12] [--turns 60]
 

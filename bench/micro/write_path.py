@@ -10,10 +10,10 @@ It passes to this member the bytes that connections would receive:
 - from all brokers at the same time, as whole writes;
 - from one broker alone, as whole writes.
 
-The member has no sockets. The time of a step is wall time. The time of a whole write is the thread's CPU time
-from the receipt of the bytes to the last answer, divided by the number of writes. The benchmark prints the
-20th percentile and the median of the time for one write, in µs. Other programs can only lengthen a step, so
-the 20th percentile shows the step with few disturbances.
+The member has no sockets. The time of a step is wall time. For whole writes, the thread's CPU time is
+taken from the receipt of the bytes to the last answer. It is then divided by the number of writes. The
+benchmark prints the 20th percentile and the median of the time for one write, in µs. Other programs can only
+lengthen a step, so the 20th percentile shows the step with few disturbances.
 
 With ``--cold`` it empties the processor's caches before each step. If a member writes seldom and its machine
 runs other processes, little of its code is in the caches. The figures with ``--cold`` show how much code a
@@ -180,10 +180,13 @@ class _Peer(asyncio.Transport):
 
 
 class Clocked(Replicated):
-    """A raft mode that measures the processing time of each registration, and adds the times to ``steps``.
+    """A raft mode that measures how long each registration is processed, and adds the durations to ``steps``.
 
-    There are three times: from the receipt of the bytes to the call of :meth:`register`, in
-    :meth:`register`, and from the raft group's answer until the answer is written to the connection.
+    There are three durations:
+
+    - from the receipt of the bytes to the call of :meth:`register`;
+    - in :meth:`register`;
+    - from the raft group's answer until the answer is written to the connection.
     """
 
     def __init__(self, *args: Any, **others: Any) -> None:
@@ -254,7 +257,7 @@ class Group:
     async def steps(self, mode: Clocked, steps: Steps, count: int) -> None:
         """Pass a frame to one connection after the other.
 
-        Add three times in µs to ``steps``: the times before, in and after the code of the raft mode.
+        For each frame, add the three durations of :class:`Clocked` to ``steps``.
         """
         mode.steps = steps
         for number in range(1, 1 + count):

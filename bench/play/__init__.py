@@ -1,6 +1,6 @@
-"""The playground: a person causes faults in three designs, and watches all three side by side.
+"""The playground, in which a person causes faults in three designs and watches all three side by side.
 
-This package is the program; its page is in ``web/``. In the code, an order is a command from the page, such
+This package is the program. Its page is in ``web/``. In the code, an order is a command from the page, such
 as a command to cause a fault. A picture is the state of all designs that the page shows.
 
     model.py      all messages of the HTTP protocol between the program and its page

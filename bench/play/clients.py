@@ -1,12 +1,14 @@
 """The clients of one design, in one process: ``python -m routekeeper.bench.play.clients CONFIG``.
 
-Each client asks for the route of a topic at fixed intervals, over its own connections. When a server does not
-answer, the client itself tries the next server. As clients of its design do, each client also caches the
-route. It reads the route into its cache once in each period, or when a watch fires.
+A design is independent mode, raft mode or ZooKeeper.
 
-The process prints one line for each answer, and for each change of a cached route. A line on stdin is one of
-two commands: it names the topic of later queries, or it makes one client connect again and ask a given server
-first. The process ends when stdin ends.
+Each client asks for the route of a topic at fixed intervals, over its own connections. When a server does not
+answer, the client itself tries the next server. Each client also caches the route, as clients of its design
+do. It reads the route into its cache once in each period, or when a watch fires.
+
+The process prints one line for each answer, and for each change of a cached route. It reads commands from
+stdin. One command names the topic of later queries. The other command makes one client connect again and ask
+a given server first. The process ends when stdin ends.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _LOG = logging.getLogger(__name__)
 def arm_of(config: ArmConfig) -> Arm:
     """Return the part of a design that clients use. Each of its calls blocks the calling thread."""
     if config.kind == "zookeeper":
-        # Imported here: only the design ZooKeeper needs kazoo.
+        # Imported here, because only the design ZooKeeper needs kazoo.
         from routekeeper.bench.arms.zookeeper import ZooKeeperArm
 
         return ZooKeeperArm(config)
@@ -45,7 +47,7 @@ def arm_of(config: ArmConfig) -> Arm:
 
 
 class Teller:
-    """Writes lines to stdout; lines of different threads do not mix."""
+    """A writer of lines to stdout, which several threads may use at the same time."""
 
     def __init__(self) -> None:
         self._writing = threading.Lock()
@@ -54,8 +56,8 @@ class Teller:
         self._write(msgspec.json.encode(heard))
 
     def ready(self) -> None:
-        # Do not use print(): it may write a line and its newline separately, and another thread's line in
-        # between.
+        # Do not use print(). It may write a line and its newline separately, and another thread could write
+        # between the two.
         self._write(READY.encode())
 
     def _write(self, line: bytes) -> None:
@@ -91,7 +93,8 @@ class Asker(threading.Thread):
     def run(self) -> None:
         """Send queries for ever.
 
-        After an error, end the whole process: a client that sends no queries would look like a slow client.
+        After an error, end the whole process. Otherwise the page would show a slow client, although the
+        client sends no queries any more.
         """
         try:
             self._ask_always()
@@ -190,7 +193,7 @@ def serve(config: ClientsConfig) -> None:
                 threading.Thread(target=asker.use, args=(line.strip(),), daemon=True).start()
             elif asker.name == anew[0]:
                 asker.reconnect(anew[1])
-    os._exit(0)  # exit at once: threads may still wait for answers, and nobody reads them any more
+    os._exit(0)  # exit at once, without a wait for threads whose queries are not answered yet
 
 
 def main() -> None:

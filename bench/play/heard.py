@@ -1,6 +1,6 @@
 """The settings of the process that runs a design's clients, and the text lines of its stdin and stdout.
 
-This module does no I/O and reads no clock: it only converts between lines and values.
+This module does no I/O and reads no clock. It only converts between lines and values.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def reconnect_line(client: str, first: int) -> str:
 
 
 def reconnecting(line: str) -> tuple[str, int] | None:
-    """Return the client that must connect again, and the server to ask first; None for other lines."""
+    """Return the client that must connect again, and the server to ask first, or None for other lines."""
     match line.split():  # a topic's name has no blank, so a line of three words does not name a topic
         case [word, client, first] if word == _RECONNECT:
             return client, int(first)

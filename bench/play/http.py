@@ -1,4 +1,4 @@
-"""The playground's HTTP service: it serves the page and the stream of changes, and accepts commands.
+"""The playground's HTTP service, which serves the page and the stream of changes, and accepts commands.
 
 The commands come from a browser on this machine. Another website that is open in the same browser must not be
 able to end processes. Therefore:
@@ -28,8 +28,8 @@ from routekeeper.remoting.addresses import split_address
 from routekeeper.remoting.errors import LocalProtocolError
 
 BODY_MAX: Final = 4_096
-#: Longest time in s that a page may take to read a message; after this time the program closes its
-#: connection.
+#: Longest time in s that a page may take to read a message. After this time, the program closes the
+#: connection to the page.
 TAKES_S: Final = 10.0
 #: Time in s without messages after which the program sends an empty comment, to keep the connection alive.
 COMMENT_S: Final = 15.0
@@ -44,7 +44,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Served(Protocol):
-    """A session that the program shows: either a running session or a saved one."""
+    """A session that the program shows, which is a running session or a saved session."""
 
     hub: Hub
     log: ChangeLog
@@ -77,7 +77,7 @@ def is_own_host(host: str | None) -> bool:
 
 
 def refusal_of(host: str | None, origin: str | None, kind: str | None, site: str | None) -> str | None:
-    """Return the reason to refuse a POST because of its headers; None if the POST is allowed.
+    """Return the reason to refuse a POST because of its headers, or None if the POST is allowed.
 
     Args:
         host: Header ``Host``.
@@ -121,8 +121,8 @@ async def _say_headers(request: web.Request, response: web.StreamResponse) -> No
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["Cache-Control"] = "no-cache"
     frames = "frame-ancestors 'none'"
-    # Send a weaker content security policy for published pages: they contain styles and scripts, which
-    # _POLICY forbids.
+    # Send a weaker content security policy for published pages, because they contain inline styles and
+    # scripts, which _POLICY forbids.
     own = not request.path.startswith("/published/")
     response.headers["Content-Security-Policy"] = f"{_POLICY}; {frames}" if own else frames
 

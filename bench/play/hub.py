@@ -34,7 +34,7 @@ class Watcher:
         self._closed = False
 
     def put(self, message: bytes) -> None:
-        """Add a message for the page; if too many messages wait, close the watcher instead."""
+        """Add a message for the page. If too many messages wait, close the watcher instead."""
         if self._closed:
             return
         if self._waiting.qsize() >= WAITING_MAX:
@@ -43,7 +43,7 @@ class Watcher:
         self._waiting.put_nowait(message)
 
     def close(self) -> None:
-        """Make ``next`` return None after all waiting messages; ignore later messages."""
+        """Make ``next`` return None after all waiting messages. Ignore later messages."""
         if not self._closed:
             self._closed = True
             self._waiting.put_nowait(None)
@@ -53,7 +53,7 @@ class Watcher:
 
 
 class Hub:
-    """The open pages of a session; each change and each tick is sent to all of them."""
+    """The open pages of a session. The hub sends each change and each tick to all of them."""
 
     def __init__(self, log: ChangeLog) -> None:
         self._log = log
@@ -61,13 +61,13 @@ class Hub:
         self._ended = False
 
     def join(self, state: State, last: str | None) -> Watcher:
-        """Return a new watcher for a page; the watcher's first messages bring the page up to date.
+        """Return a new watcher for a page. Its first messages are the changes after ``last``.
 
-        These messages are the changes after ``last``. If the log lacks some of these changes, or if there are
-        too many changes, the first message is the whole state of all designs instead.
+        If the log lacks some of these changes, or if there are too many changes, the first message is the
+        whole state of all designs instead.
 
         Args:
-            last: ``SESSION-ID`` of the last change that the page has; None if the page has no change.
+            last: ``SESSION-ID`` of the last change that the page has, or None if the page has no change.
 
         Raises:
             Full: If too many pages watch.
@@ -106,7 +106,7 @@ class Hub:
             watcher.put(encoded)
 
     def end(self) -> None:
-        """Close all watchers; also close each later watcher at once."""
+        """Close all watchers, and close each new watcher at once."""
         self._ended = True
         for watcher in self._watchers:
             watcher.close()

@@ -1,16 +1,17 @@
-"""Judgement of an answer against the true state, by the definitions of the comparison (no I/O, no clock).
+"""Judgement of an answer against the true state, by the definitions of the comparison.
 
-The rules are those of :func:`routekeeper.bench.report.requests.judged`, with additions for a session that has
-no end. An answer lists brokers of a topic. It is judged for each broker that has the topic:
+This module does no I/O and reads no clock. Its rules are the rules of
+:func:`routekeeper.bench.report.requests.judged`, with additions for a session that has no end. An answer
+lists brokers of a topic. It is judged for each broker that has the topic:
 
 - A broker is *gone* for a client if one of these states lasted from the query to the answer: the broker was
   down or paused, or a link between client and broker was cut in a direction. An answer that lists such a
-  broker is ``wrong``; an answer that omits the broker is right.
+  broker is ``wrong``. An answer that omits the broker is right.
 - A broker is *there* if it ran, and both directions were open, from the query to the answer. An answer that
   lists such a broker is right. An answer that omits the broker is ``stale`` or ``wrong``. It is ``stale`` if
-  the server has not listed the broker since the broker returned or made the topic: the server does not know
-  yet. It is ``wrong`` if the server has listed the broker since then: the server knew the broker, and dropped
-  the broker.
+  the server has not listed the broker since the broker returned or made the topic. Such a server does not
+  know of the broker yet. The answer is ``wrong`` if the server has listed the broker since then, and then
+  dropped the broker.
 - In all other cases the broker's state changed between query and answer, and the answer is not judged for
   this broker. If the answer is neither ``wrong`` nor ``stale`` for another broker, it is ``uncounted``.
 
@@ -45,9 +46,10 @@ class Gap:
     Attributes:
         unseen_ns: Instant of the last reading before the gap.
         from_ns: Instant of the first reading that showed the gap.
-        ending_ns: Instant from which on the gap may have ended; None while the gap lasts. It is the last
-            reading that still showed the gap, or the start of the broker's process, whichever is earlier.
-        to_ns: Instant of the first reading that showed the end of the gap; None while the gap lasts.
+        ending_ns: Earliest instant at which the gap may have ended, or None while the gap lasts. It is the
+            instant of the last reading that still showed the gap, or an earlier start of the broker's
+            process.
+        to_ns: Instant of the first reading that showed the end of the gap, or None while the gap lasts.
     """
 
     unseen_ns: int
@@ -67,7 +69,7 @@ class _Gaps:
     kept: list[Gap] = field(default_factory=list)
 
     def look(self, *, gone: bool, before_ns: int, now_ns: int) -> bool:
-        """Note a reading of the state of a broker or of a direction; return True if the state has changed.
+        """Note a reading of the state of a broker or of a direction. Return True if the state has changed.
 
         Args:
             gone: True if the broker is down, or the direction is cut.
@@ -98,7 +100,7 @@ class _Gaps:
         return "there"
 
     def back_ns(self, sent_ns: int) -> int | None:
-        """Return the end of the last gap that ended at ``sent_ns`` or earlier; None without such a gap."""
+        """Return the end of the last gap that ended at ``sent_ns`` or earlier, or None without such a gap."""
         return max(
             (gap.to_ns for gap in self.kept if gap.to_ns is not None and gap.to_ns <= sent_ns), default=None
         )
@@ -111,7 +113,10 @@ class _Made:
 
 
 class Truth:
-    """The true state of one design: times in which brokers ran and links were open; brokers of each topic."""
+    """The true state of one design.
+
+    It contains the times in which each broker ran and each link was open, and the brokers of each topic.
+    """
 
     def __init__(self) -> None:
         self._brokers: dict[str, _Gaps] = {}
@@ -122,15 +127,15 @@ class Truth:
     # -- readings -----------------------------------------------------------------------------------------
 
     def broker(self, name: str, *, gone: bool, before_ns: int, now_ns: int) -> bool:
-        """Note a reading of a broker's state; return True if the state has changed."""
+        """Note a reading of a broker's state. Return True if the state has changed."""
         return self._brokers.setdefault(name, _Gaps()).look(gone=gone, before_ns=before_ns, now_ns=now_ns)
 
     def broker_starts(self, name: str, now_ns: int) -> None:
-        """Note the start of a broker's process; it is not known yet when the broker begins to serve."""
+        """Note the start of a broker's process, which begins to serve at an unknown later instant."""
         self._brokers.setdefault(name, _Gaps()).begins_to_end(now_ns)
 
     def direction(self, direction: Direction, *, cut: bool, before_ns: int, now_ns: int) -> bool:
-        """Note a reading of the state of one direction of a link; return True if the state has changed."""
+        """Note a reading of the state of one direction of a link. Return True if the state has changed."""
         return self._directions.setdefault(direction, _Gaps()).look(
             gone=cut, before_ns=before_ns, now_ns=now_ns
         )
@@ -150,7 +155,8 @@ class Truth:
     def reach(self, client: str, broker: str, sent_ns: int, done_ns: int) -> tuple[Reach, str]:
         """Return a broker's state for a client from query to answer, and the reason if the state is ``gone``.
 
-        The state is ``there``, ``gone`` or ``changing``; the module's docstring defines these words.
+        The state is ``there``, ``gone`` or ``changing``. The module's docstring defines the first two. A
+        state that changed during the query is ``changing``.
         """
         found: tuple[Reach, str] = "there", ""
         for gaps, why in (
@@ -189,7 +195,7 @@ class Truth:
         sent_ns: int,
         done_ns: int,
     ) -> tuple[Verdict, str]:
-        """Return the verdict on an answer, and for every verdict but ``right`` also the reason."""
+        """Return the verdict on an answer, and the reason in words. A ``right`` answer has no reason."""
         if outcome == "refused":
             return "refused", "the server says that it does not answer now"
         if outcome not in ("ok", "absent"):

@@ -1,4 +1,4 @@
-"""All messages of the HTTP protocol between the playground and its page (no I/O, no clock).
+"""All messages of the HTTP protocol between the playground and its page.
 
 All instants are whole milliseconds since the session began (``at_ms``, ``..._ms``). All bodies are JSON.
 
@@ -13,14 +13,14 @@ All instants are whole milliseconds since the session began (``at_ms``, ``..._ms
 
     - The first event is ``event: state`` with a :class:`State`.
     - Then each :class:`Change` is an ``event: change`` with ``id: SESSION-ID``. Apply each change as
-      :func:`routekeeper.bench.play.picture.apply` does: a change has whole values, so replace the value of
-      the same name.
+      :func:`routekeeper.bench.play.picture.apply` does. A change has whole values, which replace the values
+      of the same name.
     - ``event: tick`` comes twice a second, has no id, and is in no log. Its :class:`Tick` shows the age of
       the readings.
 
     If a page connects again with ``Last-Event-ID``, it gets the changes that it has missed, without a state.
     It gets a state if the program no longer keeps these changes, or if another program now answers. At most
-    16 pages can watch at a time; the next page gets 503. If a page does not read, the program closes its
+    16 pages can watch at a time. The next page gets 503. If a page does not read, the program closes its
     connection.
 
 ``GET /v1/log``
@@ -31,11 +31,12 @@ All instants are whole milliseconds since the session began (``at_ms``, ``..._ms
 ``POST /v1/actions``
     The body is an :class:`Order` (a command, such as one to cause a fault). The answer is :class:`Done` with
     one outcome for each design that the command names. The answer comes as soon as the program has executed
-    the command; the servers may then still react to a fault. Other answers: 400 with :class:`Refusal` for an
-    impossible command, 403 for a page of another origin, 429 if 8 commands are being executed.
+    the command. At this instant the servers may still react to a fault. Other answers: 400 with
+    :class:`Refusal` for an impossible command, 403 for a page of another origin, 429 if 8 commands are being
+    executed.
 
 ``POST /v1/save``
-    The request has no body; the answer is :class:`Saved`.
+    The request has no body. The answer is :class:`Saved`.
 
 Names are the same in every design: ``nameserver-0`` to ``nameserver-2`` (in the design zookeeper these are
 ZooKeeper's servers), ``broker-0`` to ``broker-2``, ``client-0`` to ``client-3``. POST needs the header
@@ -81,7 +82,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     """True if the server answered the last query of the playground. Else ``serves`` is false, and the other
     fields below are from the server's last answer."""
     role: str = "unknown"
-    """``leader``, ``follower``, ``candidate``, ``independent``...; ``unknown`` before the first answer."""
+    """``leader``, ``follower``, ``candidate``, ``independent``..., or ``unknown`` before the first answer."""
     serves: bool = False
     """True if the server says that it answers reads and writes."""
     term: int | None = None
@@ -95,7 +96,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Broker(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker; ``registered`` has the names of the servers that list this broker."""
+    """A broker. ``registered`` has the names of the servers that list this broker."""
 
     name: str
     addr: str
@@ -112,9 +113,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Reason in words if the answer is not right: ``lists broker-1, which is down``."""
     topic: str
     server: str | None = None
-    """The server that answered; without an answer, the server that was asked last."""
+    """The server that answered, or else the server that was asked last."""
     brokers: list[str] | None = None
-    """Brokers that the answer lists; null without an answer."""
+    """Brokers that the answer lists, or null without an answer."""
     remark: str = ""
     """The server's or the client's own text about the answer."""
     sent_ms: int
@@ -126,7 +127,7 @@ class Cached(msgspec.Struct, frozen=True, kw_only=True):
 
     topic: str
     brokers: list[str] | None
-    """Brokers of the stored route; null while the client has no route."""
+    """Brokers of the stored route, or null while the client has no route."""
     since_ms: int
     by: Literal["poll", "watch"]
     """Method by which clients of this design learn of changes."""
@@ -135,7 +136,7 @@ class Cached(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
-    """A client; all clients of a design share one process."""
+    """A client. All clients of a design share one process."""
 
     name: str
     life: Life
@@ -184,7 +185,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 class Design(msgspec.Struct, kw_only=True):
     """One design (independent, raft or zookeeper).
 
-    Lists are sorted by name; links by dialler, then acceptor.
+    Lists are sorted by name. Links are sorted by dialler, then by acceptor.
     """
 
     name: DesignName
@@ -196,13 +197,13 @@ class Design(msgspec.Struct, kw_only=True):
     clients: list[Client] = []
     links: list[Link] = []
     topics: list[str] = []
-    """Topics that were created during the session, in order; clients ask for the last one."""
+    """Topics that were created during the session, in order. Clients ask for the last topic."""
     counters: Counters = msgspec.field(default_factory=Counters)
     usage: Usage | None = None
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """The last fault; all counters count from this fault on."""
+    """The last fault. All counters count from this fault on."""
 
     action: int
     """Id of the change that contains the command to cause the fault."""
@@ -211,17 +212,17 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class State(msgspec.Struct, kw_only=True):
-    """The state of all designs at one instant; the code also calls it "picture"."""
+    """The state of all designs at one instant, which the code also calls "picture"."""
 
     session: str
-    """Name of the session; ids of different sessions must not be compared."""
+    """Name of the session. Ids of different sessions must not be compared."""
     id: int
     """Id of the last change whose effect this state contains."""
     at_ms: int
     started_at: str
     """Start of the session by the wall clock: ISO 8601, UTC."""
     divisor: float
-    """Divisor of RocketMQ's timers; 1 if they are unchanged."""
+    """Divisor of RocketMQ's timers, or 1 if they are unchanged."""
     divisors: list[float]
     """Divisors that the command ``timers`` accepts."""
     replayed: bool = False
@@ -251,11 +252,11 @@ Do = Literal[
 
 - ``kill`` (SIGKILL), ``stop`` (SIGTERM), ``pause``, ``resume`` and ``start`` apply to one server or broker.
 - ``restart-empty`` kills a server and starts it with an empty disk and without routes.
-- ``cut`` cuts the links between ``target`` and ``to``; if ``to`` is empty, all links of the target. With
-  ``oneway`` it cuts only the directions in which the target sends.
-- ``slow`` adds ``delay_ms`` to the directions that ``cut`` would cut; 0 removes the delay.
+- ``cut`` cuts the links between ``target`` and ``to``. If ``to`` is empty, it cuts all links of the target.
+  With ``oneway`` it cuts only the directions in which the target sends.
+- ``slow`` adds ``delay_ms`` to the directions that ``cut`` would cut. 0 removes the delay.
 - ``part`` cuts off a server, ``client-0`` and ``broker-0`` together from all other processes.
-- ``heal`` ends all cuts and delays and continues paused processes; ended processes stay down.
+- ``heal`` ends all cuts and delays and continues paused processes. Ended processes stay down.
 - ``reconnect``: a client drops the connection for its queries and asks the server ``to`` first, as a client
   that has just started may do.
 - ``make-topic`` creates ``topic`` on every broker that runs.
@@ -286,9 +287,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     design: DesignName
     result: Result
     reason: str = ""
-    """Reason why the command was not applied, or why its outcome is unknown; empty if it was applied."""
+    """Reason why the command was not applied, or why its outcome is unknown. Empty if it was applied."""
     target: str = ""
-    """Name of the target; for ``leader``, the server that led when the design executed the command."""
+    """Name of the target. For ``leader``, it is the server that led when the design executed the command."""
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
@@ -322,14 +323,14 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Exactly one of these fields is set: ``designs`` (all designs, replaced), ``phase``, ``topics``,
     ``server``, ``broker``, ``client``, ``links`` or ``done``. With ``client``, the field ``counters`` is set,
-    too. There is one exception. A change with a ``mark`` is a fault; all counters then begin again. After it
-    comes one change for each running design, which has ``counters`` and none of these fields.
+    too. There is one exception. A change with a ``mark`` is a fault, at which all counters begin again. It is
+    followed by one change for each running design that has ``counters`` and none of these fields.
     """
 
     id: int
     at_ms: int
     design: DesignName | None = None
-    """The design; null for ``designs`` and ``done``."""
+    """The design, or null for ``designs`` and ``done``."""
     designs: list[Design] | None = None
     divisor: float | None = None
     """Divisor of the timers, set together with ``designs``."""

@@ -1,4 +1,7 @@
-"""Functions that check a command of the playground's user, find its target, and list its links (no I/O)."""
+"""Functions that check a command of the playground's user, find its target, and list its links.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ _OF_LINKS: Final = ("cut", "slow")
 
 
 def problem_of(order: Order) -> str | None:
-    """Return the reason in one line why a command is invalid in every design; None if it is valid."""
+    """Return in one line why a command is invalid in every design, or None if it is valid."""
     known = f"allowed are {', '.join(NAMES)} and {LEADER}"
     if twice := [name for name in DESIGNS if order.designs.count(name) > 1]:
         return f"designs has {twice[0]} twice"
@@ -104,7 +107,7 @@ def named(target: str, design: Design) -> str | None:
 def directions(order: Order, target: str, to: str) -> list[Direction]:
     """Return the directions (pairs of process names) that a command cuts or slows.
 
-    The list also has pairs of processes that no link connects; the proxy ignores these pairs.
+    The list also has pairs of processes that no link connects. The proxy ignores these pairs.
     """
     if order.do == "part":
         alone = [target, BROKERS[0], CLIENTS[0]]

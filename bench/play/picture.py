@@ -24,7 +24,7 @@ from routekeeper.bench.play.model import (
     State,
 )
 
-#: Highest number of changes in the log. The log also has the page's state before these changes; older changes
+#: Highest number of changes in the log. The log also has the page's state before these changes. Older changes
 #: are merged into this state.
 KEPT_MAX: Final = 20_000
 
@@ -32,7 +32,7 @@ T = TypeVar("T", Server, Broker, Client)
 
 
 def apply(state: State, change: Change) -> None:
-    """Apply a change to the page's state; this alters ``state`` itself."""
+    """Apply a change to the page's state, and alter ``state`` itself."""
     state.id, state.at_ms = change.id, change.at_ms
     if change.designs is not None:
         state.designs = [copied(design) for design in change.designs]
@@ -62,14 +62,14 @@ def apply(state: State, change: Change) -> None:
 
 
 def replaced(things: Sequence[T], thing: T) -> list[T]:
-    """Return ``things`` and ``thing``, sorted by name; ``thing`` replaces an element with the same name."""
+    """Return ``things`` and ``thing``, sorted by name. ``thing`` replaces an element with the same name."""
     found = [each for each in things if each.name != thing.name]
     found.append(thing)
     return sorted(found, key=lambda each: each.name)
 
 
 def with_links(links: Sequence[Link], changed: Sequence[Link]) -> list[Link]:
-    """Return the links sorted by the names of their two processes; changed links replace old ones."""
+    """Return the links, sorted by the names of their two processes. Changed links replace old links."""
     found = {(link.dialler, link.acceptor): link for link in [*links, *changed]}
     return [found[ends] for ends in sorted(found)]
 
@@ -91,7 +91,7 @@ def copied(design: Design) -> Design:
 
 
 def copied_state(state: State) -> State:
-    """Return a copy of the page's state; a change that is applied to the copy does not alter the original."""
+    """Return a copy of the page's state. A change that is applied to the copy does not alter the original."""
     return msgspec.structs.replace(state, designs=[copied(design) for design in state.designs])
 
 

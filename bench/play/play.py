@@ -1,4 +1,4 @@
-"""The playground: it runs all designs, logs changes, executes commands of the page and saves sessions.
+"""The playground, which runs all designs, logs changes, executes the page's commands and saves sessions.
 
 A :class:`Stage` has one design's processes, and threads that observe these processes. The threads pass their
 observations to the event loop through :class:`_Seen`. All other code of this module runs on that loop.
@@ -42,11 +42,12 @@ from routekeeper.bench.processes import ArmLost, ClusterError
 from routekeeper.bench.schedule import SessionPlan
 
 TICK_EVERY_S: Final = 0.5
-#: Highest number of commands that are executed at the same time; further commands are refused.
+#: Highest number of commands that are executed at the same time. Further commands are refused.
 ORDERS_MAX: Final = 8
-#: File with a session: the first line is the state of all designs at the start, each further line a change.
+#: File with a session. The first line is the state of all designs at the start. Each further line is one
+#: change.
 SESSION_NAME: Final = "session.jsonl"
-#: Size of the session's file in bytes. Once the file is as large, the program writes no more changes into it.
+#: Largest size of the session's file in bytes. The program writes no changes into a larger file.
 SESSION_MAX: Final = 256 * 1024 * 1024
 _MS: Final = 1_000_000
 
@@ -54,7 +55,7 @@ T = TypeVar("T")
 
 
 class BadOrder(ValueError):
-    """A command is impossible; the error's message says why in one line."""
+    """A command is impossible. The error's message says why in one line."""
 
 
 class TooMany(Exception):
@@ -62,14 +63,14 @@ class TooMany(Exception):
 
 
 class NotSaved(Exception):
-    """A session cannot be saved; the error's message says why."""
+    """A session cannot be saved. The error's message says why."""
 
 
 @dataclass(slots=True, eq=False)
 class _Running:
     """A started design.
 
-    ``stage`` has its processes and threads; ``scene`` has its state as the page shows it.
+    ``stage`` has the design's processes and threads. ``scene`` has the design's state as the page shows it.
     """
 
     name: DesignName
@@ -80,7 +81,7 @@ class _Running:
 
 
 class _Seen:
-    """Carries the observations of a stage's threads to the event loop."""
+    """A receiver that passes the observations of a stage's threads to the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, playground: Playground, name: DesignName) -> None:
         self._loop = loop
@@ -138,7 +139,7 @@ class Playground:
     """A session: the designs that run, and the record of all changes to them.
 
     Attributes:
-        hub: Sends changes and ticks to the pages.
+        hub: Sender of changes and ticks to the pages.
     """
 
     def __init__(
@@ -204,7 +205,7 @@ class Playground:
     # -- changes ------------------------------------------------------------------------------------------
 
     def change(self, change: Change) -> Change:
-        """Give a change its id and its time; add it to the log; send it to all pages; return it."""
+        """Return the change with its id and time, after adding it to the log and sending it to all pages."""
         numbered = msgspec.structs.replace(change, id=self.log.now.id + 1, at_ms=self.now_ms())
         if numbered.done is not None:
             numbered = msgspec.structs.replace(
@@ -245,7 +246,7 @@ class Playground:
     # -- start and end ------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start every design; a design that fails to start is shown as failed."""
+        """Start every design. If a design does not start, show it as failed."""
         self._lives += 1
         loop = asyncio.get_running_loop()
         starting: list[asyncio.Task[None]] = []
@@ -315,7 +316,7 @@ class Playground:
         self.hub.end()
         await asyncio.gather(*(self._in_thread(each.stage.end) for each in self._running))
         # A design that was still starting may have started one more process before it noticed that the
-        # session ends. The task that starts the design ends this process; wait for the task.
+        # session ends. The task that starts the design ends this process, so wait for the task.
         await asyncio.gather(*self._starting, return_exceptions=True)
         self._file.close()
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""``mqbench play``: reads the command line, serves the page, and ends every process that it started."""
+"""The command ``mqbench play``, from its command line until all started processes have ended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from routekeeper.remoting.addresses import is_loopback, join_address, split_addr
 from routekeeper.remoting.errors import LocalProtocolError
 from routekeeper.remoting.interrupt import ending_signals
 
-#: Seconds for which the program, when it ends, waits for connections that still send data to a page.
+#: Longest time in s that the ending program waits for connections that still send data to a page.
 _PAGES_END_S: Final = 1.0
 
 
@@ -57,7 +57,7 @@ def listen_at(text: str) -> tuple[str, int]:
 def play(
     designs: Sequence[DesignName], *, listen: tuple[str, int], opens: bool, divisor: float, out: Path
 ) -> int:
-    """Run the playground until a signal ends it; return the exit code."""
+    """Run the playground until a signal ends it. Return the exit code."""
     wanted, missing = list(designs), []
     if "zookeeper" in wanted and (lacking := java_missing()) is not None:
         missing.append(f"zookeeper needs {lacking}")
@@ -65,8 +65,8 @@ def play(
         wanted.remove("zookeeper")
         if not wanted:
             return 2
-    # kazoo logs every try to reach a server. Show errors only: the page already shows that a server does not
-    # answer.
+    # kazoo logs every attempt to reach a server. Show errors only, because the page already shows that a
+    # server does not answer.
     logging.getLogger("routekeeper.bench.arms.zookeeper").setLevel(logging.ERROR)
     work = Path(tempfile.mkdtemp(prefix="mqbench-play-"))
     try:
@@ -76,7 +76,7 @@ def play(
 
 
 def play_again(folder: Path, *, listen: tuple[str, int], opens: bool) -> int:
-    """Show a saved session until a signal ends it; return the exit code.
+    """Show a saved session until a signal ends the program. Return the exit code.
 
     Raises:
         PlanError: If the folder has no saved session.

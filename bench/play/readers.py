@@ -20,8 +20,8 @@ from routekeeper.bench.play.scene import Reading
 
 #: Seconds without an answer after which a server counts as silent.
 SILENT_S: Final = 0.4
-#: Pause in seconds before a lost ZooKeeper session is opened again; a shorter pause costs a tenth of a CPU
-#: core.
+#: Pause in seconds before a lost ZooKeeper session is opened again. With a shorter pause, the attempts would
+#: use a tenth of a CPU core.
 RECONNECT_S: Final = 0.5
 _ZXID: Final = re.compile(r"^Zxid: 0x([0-9a-f]+)", re.MULTILINE)
 _MODE: Final = re.compile(r"^Mode: (\w+)", re.MULTILINE)
@@ -33,7 +33,7 @@ class Reader(Protocol):
     """Reader of one server's state."""
 
     def read(self, topics: Sequence[str]) -> Reading:
-        """Return the server's present state; each request waits ``SILENT_S`` seconds at most."""
+        """Return the server's present state. Each request waits ``SILENT_S`` seconds at most."""
 
     def close(self) -> None: ...
 
@@ -80,7 +80,7 @@ class NameserverReader:
             return Reading(answered=False, sent_ns=sent_ns, seen_ns=time.monotonic_ns())
 
     def _get(self, path: str) -> dict[str, Any]:
-        """Return the decoded body of an answer; an empty mapping if the server answers 404 (not found)."""
+        """Return the decoded body of an answer, or an empty mapping if the server answers 404 (not found)."""
         if self._connection is None:
             self._connection = http.client.HTTPConnection(self._addr, timeout=SILENT_S)
         self._connection.request("GET", path)
@@ -129,7 +129,7 @@ class ZooKeeperReader:
         )
 
     def _known(self, topics: Sequence[str]) -> tuple[list[str], list[TopicKnown]] | None:
-        """Return ZooKeeper's brokers and topics; None without a session, or after ``SILENT_S`` seconds."""
+        """Return ZooKeeper's brokers and topics, or None without a session or after ``SILENT_S`` seconds."""
         from kazoo.exceptions import KazooException, NoNodeError
 
         deadline = time.monotonic() + SILENT_S

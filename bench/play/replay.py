@@ -1,4 +1,4 @@
-"""Replay of a saved session: its changes are shown at their original pace."""
+"""Replay of a saved session, at its original pace."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from routekeeper.remoting.files import read_regular
 
 
 def load(folder: Path) -> tuple[State, list[Change]]:
-    """Read a saved session; return the state of all designs at its start, and all changes.
+    """Return a saved session: the state of all designs at its start, and all changes.
 
     Raises:
         PlanError: If the folder has no session that this version can read.
@@ -38,7 +38,7 @@ def load(folder: Path) -> tuple[State, list[Change]]:
 
 
 class Replay:
-    """A saved session that is shown again; it accepts no commands."""
+    """A saved session that is shown again. It accepts no commands."""
 
     def __init__(self, begin: State, changes: list[Change]) -> None:
         self._changes = changes

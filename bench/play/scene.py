@@ -1,11 +1,11 @@
-"""The state of one design that the page shows, computed from three kinds of observations (no I/O).
+"""The shown state of one design (independent, raft or zookeeper), computed from three kinds of observations.
 
 - A look: an observation of all processes, and of the directions in which the proxy passes bytes.
 - A reading: a server's report about itself.
 - An answer: the result of one query of a client, as the clients' process prints it.
 
-This module has no other input. It does not use the commands of the playground's user, so the page shows only
-states that were observed.
+This module has no other input and does no I/O. It does not use the commands of the playground's user, so the
+page shows only observed states.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from routekeeper.bench.play.model import (
 )
 
 #: Largest number of stored answers. Answers are stored until the next look (observation of all processes and
-#: links), and then judged. Further answers are dropped; this happens only if looks have stopped.
+#: links), and then judged. The limit is reached only if looks have stopped. Further answers are dropped.
 PENDING_MAX: Final = 1_000
 _MS: Final = 1_000_000
 
@@ -54,7 +54,7 @@ class Look:
         before_ns: Instant at which the previous look began.
         begin_ns, end_ns: Instants before the first and after the last state was read.
         lives: State and process id of each server and each broker, and of the process ``clients``.
-        passes: Links as the proxy reports them; None if the proxy did not answer.
+        passes: Links as the proxy reports them, or None if the proxy did not answer.
     """
 
     before_ns: int
@@ -66,7 +66,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A server's report about itself; ``answered`` is False if the server gave no report."""
+    """A server's report about itself. ``answered`` is False if the server gave no report."""
 
     answered: bool
     role: str = "unknown"
@@ -124,7 +124,7 @@ class Scene:
 
         Args:
             servers, brokers: Addresses by name.
-            start_ns: Start of the session; the shown times are ms since this instant.
+            start_ns: Start of the session in ns. The shown times are ms since this instant.
         """
         self.truth = Truth()
         self._start_ns = start_ns
@@ -271,9 +271,7 @@ class Scene:
     def _isolate(self, cut: set[tuple[str, str]], now_ns: int) -> Iterator[Happened]:
         """Yield a fact for each broker that is newly cut off, or no longer cut off.
 
-        A broker is cut off if all of its links are cut.
-
-        A link counts as cut if both of its directions are cut.
+        A broker is cut off if both directions of all its links are cut.
         """
         for name in self._brokers:
             mine = [ends for ends in self._links if name in ends]
@@ -328,8 +326,8 @@ class Scene:
     def answered(self, operation: Operation) -> None:
         """Store an answer that a client received, until it can be judged.
 
-        It can be judged after the next look that begins later than the answer: only then are the true states
-        of processes and links known up to the instant of the answer.
+        To judge the answer, the scene needs the true states of processes and links until the instant of the
+        answer. These states are known after the next look that begins later than the answer.
         """
         if len(self._pending) < PENDING_MAX:
             self._pending.append(operation)
@@ -407,9 +405,9 @@ class Scene:
     # -- counters and ticks -------------------------------------------------------------------------------
 
     def count_from(self, at_ms: int) -> None:
-        """Reset the counters; count answers received at ``at_ms`` or later.
+        """Reset the counters, so that they count only answers that clients received at ``at_ms`` or later.
 
-        Answers that were judged before this call are counted, too, if the scene still keeps their verdicts.
+        If an answer was judged before this call, it counts, too, as long as the scene keeps its verdict.
         """
         self.counters = Counters(since_ms=at_ms)
         for done_ms, verdict in self._verdicts:
@@ -422,8 +420,8 @@ class Scene:
     def tick(self) -> TickOf:
         """Return this design's part of the next tick.
 
-        The data are the counters, the times of the last readings and answers, the use of CPU and memory, and
-        the bytes that each link has carried since the last tick.
+        It contains the counters, the times of the last readings and answers, and the use of CPU and memory.
+        It also contains the bytes that each link has carried since the last tick.
         """
         traffic = []
         for (dialler, acceptor), mine in sorted(self._traffic.items()):

@@ -1,4 +1,4 @@
-"""One design's processes and links: the code that starts, observes, breaks, records and ends them.
+"""One design's processes and links, with the code that starts, observes, breaks, records and ends them.
 
 Each thread of this module reads one kind of data and passes it to the playground's event loop. Commands run
 in that loop's thread pool.
@@ -46,7 +46,8 @@ from routekeeper.remoting.route import TopicConfig
 
 FIRST_TOPIC: Final = "Orders"
 SCENARIO: Final = "played"
-#: Seconds within which a started design must serve; long, because three designs start on two CPU cores.
+#: Seconds within which a started design must be ready. The limit is long, because three designs may start at
+#: the same time on two CPU cores.
 START_MAX_S: Final = 180.0
 #: Interval between two observations (looks) of processes and links, in seconds.
 LOOK_EVERY_S: Final = 0.1
@@ -69,7 +70,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def plan_of(divisor: float) -> Plan:
-    """Return the plan of a playground session; the session is recorded as one run of this plan."""
+    """Return the plan of a playground session. The session is recorded as one run of this plan."""
     return Plan(
         arms=["independent", "raft", "zookeeper"],
         servers=len(SERVERS),
@@ -127,9 +128,7 @@ class PlayCluster(Cluster):
         return [self.clients]
 
     def start(self) -> None:
-        """Start all processes; return when servers and brokers serve, and the first topic exists.
-
-        The clients' process starts last.
+        """Start the servers and brokers, create the first topic, and then start the clients' process.
 
         Raises:
             ArmLost, ClusterError: If the start fails, or if :meth:`kill` cancels it.
@@ -163,7 +162,7 @@ class PlayCluster(Cluster):
         process.launch()
 
     def kill(self) -> None:
-        """End all processes that run; if the cluster is starting, :meth:`start` fails."""
+        """End all processes that run. If the cluster is starting, :meth:`start` fails."""
         self._given_up.set()
         super().kill()
 
@@ -191,8 +190,8 @@ class PlayedSession(Session):
         """Start all processes of the design, and begin to record events.
 
         Raises:
-            ArmLost, ClusterError, OSError: If the start fails; then :meth:`end_all` ends the started
-                processes.
+            ArmLost, ClusterError, OSError: If the start fails. Processes that have started continue to run
+                until the caller calls :meth:`end_all`.
         """
         allow_connections()
         self.cluster.build()
@@ -200,7 +199,7 @@ class PlayedSession(Session):
         self.begin_now()
 
     def begin_now(self) -> int:
-        """Set the start of the recorded session to now; return this instant in nanoseconds."""
+        """Set the start of the recorded session to now. Return this instant in nanoseconds."""
         self._start_ns = time.monotonic_ns()
         return self._start_ns
 
@@ -213,7 +212,7 @@ class PlayedSession(Session):
                 self._log.record(event)
 
     def flush(self) -> None:
-        """Write the buffered events to disk; end recording if the files have reached :data:`RECORD_MAX`."""
+        """Write the buffered events to disk. End recording if the files have reached :data:`RECORD_MAX`."""
         with self._recording:
             if not self.is_recorded:
                 return
@@ -276,7 +275,7 @@ class PlayedSession(Session):
             self._faults[-1] = msgspec.structs.replace(self._faults[-1], until_ns=now_ns)
 
     def save(self, out: Path) -> Path:
-        """Write the session until now as a run folder below ``out``; the session continues."""
+        """Write the session until now as a run folder below ``out``. The session continues."""
         end_ns = time.monotonic_ns()
         self._end_window(end_ns)
         self.flush()
@@ -313,7 +312,7 @@ def _state(reading: Reading, brokers: Sequence[int]) -> ViewState:
 
 
 class Sink(Protocol):
-    """The receiver of the observations of one design's processes; the observing threads call it."""
+    """A receiver of the observations of one design's processes. The observing threads call its methods."""
 
     def looked(self, look: Look) -> None: ...
 
@@ -383,7 +382,7 @@ class Stage:
             thread.start()
 
     def end(self) -> None:
-        """End every process and every thread of this design; allowed also while the design starts."""
+        """End every process and every thread of this design, even while the design starts."""
         self._over.set()
         self.life.end_all()
         for thread in self._threads:
@@ -405,7 +404,7 @@ class Stage:
             self.look()
 
     def look(self) -> None:
-        """Observe the state of all processes and links now, and pass it to the sink."""
+        """Observe all processes and links now, and report the observation to the session (``_sink``)."""
         with self._looking:
             before_ns, begin_ns = self._looked_ns, time.monotonic_ns()
             cluster = self.cluster
@@ -655,13 +654,13 @@ class Stage:
             return failures[0]
         if topic not in self.topics:
             self.topics.append(topic)
-        self._tell_clients(topic)  # ignore a failure: if the clients have ended, the page shows their end
+        self._tell_clients(topic)  # ignore a failure, because the page shows if the clients have ended
         if failures:
             return "unknown", "; ".join(reason for _, reason in failures)
         return "applied", ""
 
     def _tell_clients(self, line: str) -> bool:
-        """Write a line to the clients' process; return True if it was written."""
+        """Write a line to the clients' process. Return False if that failed."""
         child = self.cluster.clients.child
         if child is None or child.stdin is None:
             return False

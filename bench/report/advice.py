@@ -1,4 +1,7 @@
-"""Advice on the choice of a design, made from the tables beside a report; it does not need Spark."""
+"""Advice on the choice of a design (independent mode, raft mode or ZooKeeper).
+
+The advice is made without Spark, from the tables that the report's job has written beside the page.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ def advice(folder: Path) -> list[tuple[str, str, str]]:
     """Return for each headline measure its subject, its result, and the medians of the designs.
 
     Args:
-        folder: Folder of a report; its subfolder ``marts`` has the values of each run.
+        folder: Folder of a report. Its subfolder ``marts`` has the values of each run.
 
     Raises:
         NoReport: If the folder has no values, or if the machine was too busy for any advice.
@@ -58,7 +61,7 @@ def advice(folder: Path) -> list[tuple[str, str, str]]:
 
 
 def _rows(folder: Path, name: str) -> list[dict[str, Any]]:
-    """Return the rows of a table; an empty list if the report did not write the table."""
+    """Return the rows of a table, or an empty list if the report did not write the table."""
     try:
         rows: list[dict[str, Any]] = pq.read_table(folder / "marts" / name).to_pylist()
     except (OSError, pa.ArrowInvalid):

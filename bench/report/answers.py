@@ -1,4 +1,6 @@
-"""Conclusions from the values: table rows, results of headline measures, and answers to claims (no I/O).
+"""Conclusions from the values: table rows, results of headline measures, and answers to claims.
+
+This module does no I/O. These rules hold:
 
 - Every difference is the first design's value minus the second design's value.
 - There are at most eight headline measures. Each sentence of the page's first screen states the result of a
@@ -47,14 +49,14 @@ ARMS: Final = ("independent", "raft", "zookeeper")
 PAIRS: Final = (("raft", "independent"), ("zookeeper", "independent"), ("raft", "zookeeper"))
 CONTROLS: Final[tuple[tuple[str, str], ...]] = (("apache", "independent"), *AGAIN.items())
 REAL_PAIRS: Final[tuple[tuple[str, str], ...]] = tuple(REAL.items())
-"""Pairs of designs ("arms"): the first has RocketMQ's own brokers and Java client, the second has ours."""
+"""Pairs of designs ("arms"). The first has RocketMQ's own brokers and client, the second has our own."""
 SHOWN: Final = ("independent", "independent-real", "raft", "raft-real", "zookeeper")
 """Arms that have columns of their own, in the order of the columns."""
 
 LEANING_BLOCKS_MIN: Final = 6
-"""Least number of rounds for a statement that two designs differ; all rounds must agree.
+"""Least number of rounds for a statement that two designs differ. All rounds must agree.
 
-Six rounds agree by chance in 1 of 32 cases if the designs do not differ.
+If the designs do not differ, six rounds agree by chance in 1 of 32 cases.
 """
 
 Leaning = Literal["lower", "higher", "none"]
@@ -64,7 +66,7 @@ Control = Literal["zero", "equal", "differs", "open"]
 
 - ``zero``: all values of both designs are 0, so nothing was compared.
 - ``equal``: there are at least ten rounds, and in each of them the difference is at most ``Pair.material``.
-- ``differs``: the designs differ in every round; see :attr:`Pair.leaning`.
+- ``differs``: the same design has the lower value in every round (see :attr:`Pair.leaning`).
 - ``open``: all other cases.
 """
 
@@ -72,8 +74,8 @@ Setting = tuple[str, str, str]
 """Key of all runs of one design in one scenario and series: (series, scenario, arm)."""
 
 COSTS: Final[frozenset[Unit]] = frozenset({"MiB", "CPU s", "s/min", "MiB/min", "/min", "KiB/s"})
-"""Units of figures on resources. If a design used all CPU cores, these figures are valid, but its times are
-not."""
+"""Units of figures on resources. These figures are valid even if a design used all CPU cores, in contrast to
+its times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Comparison of two designs: in each round, the first design's value minus the second design's value."""
+    """Comparison of two designs by the first design's value minus the second design's value in each round."""
 
     arms: tuple[str, str]
     found: list[float]
@@ -134,9 +136,9 @@ class Row:
     arms: Mapping[str, Summary]
     pairs: list[Pair]
     unjudged: tuple[str, ...] = ()
-    """Designs that used nearly all CPU cores: their values are shown, but not compared."""
+    """Designs that used nearly all CPU cores. Their values are shown, but not compared."""
     set_by_plan: tuple[str, ...] = ()
-    """Designs whose times only repeat a length that the plan sets; these times are not compared, either."""
+    """Designs whose times only repeat a length that the plan sets. Their times are not compared, either."""
 
     @property
     def is_endless(self) -> bool:
@@ -149,7 +151,7 @@ class Row:
 
     @property
     def differs(self) -> bool:
-        """Return True if at least one pair of designs differs clearly; see :attr:`Pair.leaning`."""
+        """Return True if at least one pair of designs differs clearly (see :attr:`Pair.leaning`)."""
         return any(pair.leaning != "none" for pair in self.pairs)
 
     @property
@@ -158,11 +160,11 @@ class Row:
         return max((each.blocks for each in self.arms.values()), default=0) >= LEANING_BLOCKS_MIN
 
     def pair(self, first: str, second: str) -> Pair | None:
-        """Return the comparison of two designs; None if the row does not compare them."""
+        """Return the comparison of two designs, or None if the row does not compare them."""
         return next((each for each in self.pairs if each.arms == (first, second)), None)
 
     def control(self, pair: Pair) -> Control:
-        """Compare two designs that should behave alike, and return the finding; see :data:`Control`."""
+        """Compare two designs that should behave alike, and return the finding (see :data:`Control`)."""
         both = [self.arms[arm] for arm in pair.arms if arm in self.arms]
         if pair.found and not any(each.low or each.high or each.endless for each in both):
             return "zero"
@@ -186,11 +188,11 @@ class Grown:
 
     arm: str
     spared: bool
-    """True if a fault that lasts half of ZooKeeper's session time-out does no harm: the harm of ``arm``
+    """True if a fault that lasts half of ZooKeeper's session time-out does no harm. Then the harm of ``arm``
     begins only when a broker's lease ends."""
     other: str
     longest: float
-    """The other design's longest value in s at any length of the fault; it is at most the measure's
+    """The other design's longest value in s at any length of the fault. It is not above the measure's
     resolution."""
 
 
@@ -204,7 +206,7 @@ class Primary:
     set_by_plan: tuple[str, ...] = ()
     grown: Grown | None = None
     beside: str = ""
-    """Facts that the page shows beside the result; the module :mod:`.beside` writes them."""
+    """Facts that the page shows beside the result. The module :mod:`.beside` writes these facts."""
     hidden: Mapping[str, float] = field(default_factory=dict)
     """Maps a design to the longest time in s that the measurement may have missed and recorded as 0.
 
@@ -237,9 +239,9 @@ class Primary:
 
         Every sentence about a claim follows from this rule.
 
-        With fewer than ten rounds, ``better`` means: the first design had the better value in every round,
-        and the median difference is at least the margin. ``worse`` means the opposite. The page shows such a
-        result, but does not call it a verdict; see :attr:`is_verdict`.
+        With fewer than ten rounds, ``better`` means that the first design had the better value in every
+        round, and that the median difference is at least the margin. ``worse`` means the opposite. The page
+        shows such a result, but does not call it a verdict (see :attr:`is_verdict`).
         """
         if self.unjudged:
             return "unjudged"
@@ -278,7 +280,7 @@ class Primary:
 
     @property
     def winner(self) -> str | None:
-        """The better design; None if neither design is better."""
+        """The better design, or None if neither design is better."""
         return {"better": self.pair.arms[0], "worse": self.pair.arms[1]}.get(self.found)
 
     @property
@@ -296,10 +298,10 @@ TIMER_SERIES: Final = ("equal", "equal-tenth", "equal-undivided")
 class Taken:
     """One recovery time of one design, split into a part that scales with the timers and a fixed part.
 
-    The divisor is the number by which timers are divided; with divisor 1, RocketMQ's own timers are used.
+    The divisor is the number by which timers are divided. With divisor 1, RocketMQ's own timers are used.
 
-    - ``split``: the two parts; None if a median that the computation needs is infinite. The parts are
-      computed from measurements at divisors other than 1. If there are fewer than two of these, the
+    - ``split``: the two parts, or None if a median that the computation needs is infinite. The parts are
+      computed from measurements at divisors other than 1. If there are fewer than two such divisors, the
       measurement at divisor 1 is used, too.
     - ``measured``: the median of the rounds at divisor 1.
     """
@@ -318,7 +320,7 @@ class Taken:
 
     @property
     def off(self) -> float | None:
-        """The measured value minus the predicted value at divisor 1; None if one of the two is missing."""
+        """The measured value minus the predicted value at divisor 1, or None if one of the two is missing."""
         if self.measured is None or self.split is None or not self.is_prediction:
             return None
         return self.measured - self.split.low
@@ -449,10 +451,10 @@ def primaries(
 def _grown(
     place: Place, line: NamedLine, values: Values, planned: Collection[tuple[Place, str]]
 ) -> Grown | None:
-    """Return the design whose harm grows with the fault, if the other design has no harm; otherwise None.
+    """Return the design whose harm grows with the fault, if the other design has no harm, else None.
 
-    The plan sets the length of the fault, and so the length of the harm. So this length says nothing about a
-    design. But the plan does not set whether there is a harm at all, and the designs can be compared by this.
+    The plan sets the length of the fault, and the harm lasts as long as the fault. So the length of the harm
+    says nothing about a design. Only the existence of the harm shows a difference between the designs.
     """
     marked = [arm for arm in line.arms if (place, arm) in planned]
     sweep = [
@@ -500,7 +502,7 @@ def taken_apart(
 
     Args:
         divisors: Maps each series of :data:`TIMER_SERIES` that was run to its divisor.
-        downs: Maps a place of the series ``equal`` to the seconds for which servers were kept down; no timer
+        downs: Maps a place of the series ``equal`` to the seconds for which servers were kept down. No timer
             scales this time.
     """
     found = []
@@ -548,7 +550,7 @@ class Claim:
     said: str
     evidence: tuple[Evidence, ...]
     source: str = ""
-    """The part of the documents that makes the claim; empty for a question of our own."""
+    """The part of the documents that makes the claim, or empty for a question of our own."""
     caveat: str = ""
     """Facts that a reader needs to understand the claim's figures."""
     by_design: bool = False
@@ -580,7 +582,7 @@ class Answer:
 
 
 def answer(claim: Claim, table: Mapping[Place, Row], lines: Sequence[Primary]) -> Answer:
-    """Return a claim with its figures, as far as they were measured, and with its headline measures."""
+    """Return a claim with its measured figures and its headline measures."""
     found, about = [], []
     for each in claim.evidence:
         places = [Place(series, each.scenario, each.case, each.measure) for series in JUDGED]
@@ -592,5 +594,5 @@ def answer(claim: Claim, table: Mapping[Place, Row], lines: Sequence[Primary]) -
 
 
 def endless(value: float) -> bool:
-    """Return True if a value is infinite: the design never recovered, or lost its server."""
+    """Return True if a value is infinite, because the design never recovered or a server ended by itself."""
     return math.isinf(value)

@@ -1,20 +1,20 @@
-"""Answers of a server that go backwards: an answer is older than an earlier answer of the same process.
+"""Answers of a server that go backwards, which means older than an earlier answer of the same process.
 
 Each function makes a DataFrame from DataFrames with Spark's built-in expressions, and has no other effect.
 
 A design gives no such answers if its reads always show all acknowledged changes. The harness's log shows the
-true states. An answer is counted only if the log leaves no doubt. There are two kinds:
+true states. An answer is counted only if the log proves that it is older. Two kinds of answers are counted:
 
 - An answer has an older version. Version A of a topic is older than version B if the topic's broker sent A
-  for the last time before it sent B for the first time. Only versions sent before the answer was read count.
-  So no version is older than B if the broker itself sends it again after B.
-- An answer lists a broker again, although the broker is gone. First the process listed the broker. Then the
-  process did not list it, in an answer to a query that was sent after the broker's end. Then the process
-  listed it again, before the broker was started again.
+  for the last time before it sent B for the first time. Only versions that were sent before the answer was
+  read count. If the broker sends A again after B, A is not older than B.
+- An answer lists a broker again, although the broker is gone. First the process listed the broker. Then it
+  answered a query that was sent after the broker's end, and did not list the broker. Then it listed the
+  broker again, before the broker was started again.
 
 These answers are not compared:
 
-- answers before and after a restart of a server: the new process may know less, or nothing
+- answers before and after a restart of a server, because the new process may know less, or nothing
 - versions that are not in the log
 - servers whose process starts are not in the log
 
@@ -39,12 +39,12 @@ def backwards(given: DataFrame, truth: DataFrame, runs: DataFrame) -> DataFrame:
     In:  :func:`answers`; valid truth rows with the column ``run``; table ``RUNS``.
     Out: one row per (run, fault) in which at least one answer was compared:
 
-        - fault int: the last fault that began before the answer was read; null if there was none
+        - fault int: the last fault that began before the answer was read, or null if there was none
         - compared long: number of compared answers
         - fell long: number of answers with an older version than the answer before
         - relisted long: number of answers that list a broker again although it is gone
         - servers long: number of servers that gave such answers
-        - longest_ns long: longest time for which one server gave only older answers; 0 if no server did
+        - longest_ns long: longest time for which one server gave only older answers, or 0 if no server did
     """
     judged = _by_version(given, truth, runs).unionByName(_by_list(given, runs))
     begun = F.filter("windows", lambda w: w["begin_ns"] + F.col("measure_begin_ns") <= F.col("seen_ns"))
@@ -68,10 +68,10 @@ def answers(views: DataFrame, processes: DataFrame, runs: DataFrame) -> DataFram
     """Return each server's answers with the instants at which they were read, and the answering process.
 
     In:  valid view rows and process rows, with the column ``run``; table ``RUNS``.
-    Out: one row per answer; both instants are read from the host's clock:
+    Out: one row per answer, with two instants from the host's clock:
 
         - run, index, topic, state, brokers, version
-        - life string: name of the cluster that made the run; one cluster can make several runs
+        - life string: name of the cluster that made the run. One cluster can make several runs
         - process int: number of processes of this server that had been started when the answer was read
         - seen_ns long: instant at which the answer was first read
         - still_ns long: instant at which the last query with this answer was sent
@@ -109,11 +109,12 @@ def _by_version(given: DataFrame, truth: DataFrame, runs: DataFrame) -> DataFram
     """Judge the answers that show a version of their topic.
 
     In:  :func:`answers`; valid truth rows with the column ``run``; table ``RUNS``.
-    Out: one row per compared answer: run, index, seen_ns; fell, relisted, older_ns.
+    Out: one row per compared answer:
 
+        - run, index, seen_ns
         - fell int: 1 if the answer has an older version than the answer before, otherwise 0
         - relisted int: always 0
-        - older_ns long: time from the first of a series of older answers until the end of this answer; 0 if
+        - older_ns long: time from the first of a series of older answers until the end of this answer. 0 if
           this answer is not older
     """
     sent = (
@@ -144,8 +145,8 @@ def _by_list(given: DataFrame, runs: DataFrame) -> DataFrame:
     """Judge the answers about topics with a broker that was gone for a while.
 
     In:  :func:`answers`; table ``RUNS``.
-    Out: the columns of :func:`_by_version`; fell is always 0, relisted is 1 if the answer lists a broker
-        again.
+    Out: the columns of :func:`_by_version`. The column fell is always 0. The column relisted is 1 if the
+        answer lists a broker again.
     """
     begin = F.col("measure_begin_ns")
     gaps = (
@@ -188,9 +189,9 @@ def _by_list(given: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def _with_age(judged: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """Add ``older_ns``: how long the server has given only older answers, at the end of each answer.
+    """Add ``older_ns``, the time for which a server has given only older answers, at the end of each answer.
 
-    In:  the columns ``keys``; run, index, seen_ns, still_ns; is_older boolean; fell, relisted int.
+    In:  the columns ``keys``, run, index, seen_ns, still_ns, is_older (boolean), fell and relisted (int).
     Out: the columns of :func:`_by_version`.
     """
     in_order = Window.partitionBy(*keys).orderBy("seen_ns").rowsBetween(Window.unboundedPreceding, 0)

@@ -20,7 +20,7 @@ follows from the session time-out."""
 
 
 def with_facts(lines: Sequence[Primary], sources: Sequence[Source], values: Values) -> list[Primary]:
-    """Return the headline measures; add to each measure the facts that a reader needs to understand it."""
+    """Return the headline measures, each with the facts that a reader needs to understand it."""
     return [replace(line, beside="; ".join(_facts(line, sources, values))) for line in lines]
 
 

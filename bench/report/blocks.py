@@ -8,9 +8,9 @@ independent, because they share processes and disturbances. Rounds share only th
 count each round as one observation.
 
 The ends of the interval are differences of rounds (order statistics), so no distribution has to be assumed.
-The range of ``n`` independent differences misses the true median only if all of them lie on one side of it.
-The probability of this is ``1 / 2 ** (n - 1)``. So the range of six rounds contains the true median with a
-probability of 96.9 %, and the range of ten rounds with 99.8 %.
+The range of ``n`` independent differences misses the true median only if all differences lie on one side of
+the median. The probability of this is ``1 / 2 ** (n - 1)``. So the range of six rounds contains the true
+median with a probability of 96.9 %, and the range of ten rounds with 99.8 %.
 """
 
 import math
@@ -49,7 +49,7 @@ class Estimate:
     low: float
     high: float
     confidence: float
-    """Probability that the interval contains the true median; 0 for one round."""
+    """Probability that the interval contains the true median. It is 0 for one round."""
     blocks: int
     below: int
     """Number of rounds in which the first design's value is smaller than the second design's value."""
@@ -85,7 +85,7 @@ def _minus(first: float, second: float) -> float:
 
 
 def estimate(found: Sequence[float]) -> Estimate | None:
-    """Return the median and the interval of the rounds' differences; None without differences."""
+    """Return the median and the interval of the rounds' differences, or None without differences."""
     if not found:
         return None
     n = len(found)
@@ -112,18 +112,18 @@ def _median(ordered: Sequence[float]) -> float:
 def coverage(n: int, rank: int) -> float:
     """Return the probability that the true median lies between two of ``n`` ordered values.
 
-    One of the two values has ``rank`` values below it, the other has ``rank`` values above it. With rank 0,
-    they are the lowest and the highest value.
+    One of the two values has ``rank`` values below it, and the other has ``rank`` values above it. With rank
+    0, the two values are the lowest and the highest value.
     """
     missed: float = sum(math.comb(n, k) for k in range(rank + 1)) / 2**n
     return max(1 - 2 * missed, 0.0)
 
 
 def order_statistic(n: int) -> int:
-    """Return the highest rank for which the interval has at least the probability ``CONFIDENCE``.
+    """Return how many of ``n`` sorted values a confidence interval leaves out at each end.
 
-    The interval leaves out ``rank`` values at each end. Return 0, which means the range of all values, if no
-    rank gives this probability.
+    This number (rank) is the largest for which the interval has at least the probability ``CONFIDENCE``. If
+    no rank gives this probability, return 0, which means the range of all values.
     """
     rank = 0
     while 2 * (rank + 1) < n and coverage(n, rank + 1) >= CONFIDENCE:
@@ -140,7 +140,7 @@ def judge(found: Estimate | None, line: Line) -> Verdict:
     - ``all blocks`` and ``mixed``: there are fewer than ``VERDICT_BLOCKS_MIN`` rounds, or no margin. The
       result only says whether one design had the lower value in all rounds.
 
-    Two experiments can disagree: if one finds ``better`` and the other ``equivalent``, at least one of the
+    Two experiments can disagree. If one finds ``better`` and the other ``equivalent``, at least one of the
     two intervals does not contain the true value.
     """
     if found is None:
@@ -162,7 +162,7 @@ def percentile_may_be_told(n: int, quantile: float) -> bool:
 
 
 def percentile(rows: Sequence[tuple[float, int]], quantile: float) -> float | None:
-    """Return a percentile of (value, count) rows; None if too few observations lie above it.
+    """Return a percentile of (value, count) rows, or None if too few observations lie above it.
 
     The rows are merged histograms or raw values. The percentile is the smallest value that the share
     ``quantile`` of the observations does not exceed. It is never interpolated, so it may be infinite.
@@ -184,9 +184,9 @@ class Split:
 
     ``low`` and ``high`` are bounds of the whole time with RocketMQ's own timers (divisor 1).
 
-    - Measurements at two divisors determine both parts; the two bounds are then equal.
-    - A measurement at one divisor determines only the bounds. ``low`` holds if no part scales, ``high`` if
-      the whole time scales.
+    - Measurements at two divisors determine both parts, and the two bounds are equal.
+    - A measurement at one divisor determines only the bounds. ``low`` is the time if no part scales, and
+      ``high`` is the time if the whole time scales.
     """
 
     fixed: float | None
@@ -207,15 +207,15 @@ def split(measured: Mapping[float, float], kept: float = 0.0) -> Split | None:
 
     Args:
         measured: Values by divisor.
-        kept: Time for which the experimenter kept servers down; it does not scale.
+        kept: Time in s for which the harness kept servers down. This time does not scale.
     """
     if not measured or any(not math.isfinite(value) for value in measured.values()):
         return None
     small, large = min(measured), max(measured)
     if small == large:
         value = measured[small]
-        # If a recovery ended while the servers were still down, it did not wait for their start. Then its
-        # time does not contain the time for which the servers were down.
+        # If a recovery ended while the servers were still down, it did not wait for their start. So its time
+        # does not contain the time for which the servers were down.
         known = kept if value >= kept else 0.0
         return Split(fixed=None, scaled=None, low=value, high=known + (value - known) * small)
     scaled = (measured[small] - measured[large]) / (1 / small - 1 / large)

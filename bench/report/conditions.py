@@ -41,10 +41,10 @@ class Conditions:
 
     @property
     def disturbances(self) -> list[str]:
-        """Return the reasons why the report draws no conclusions from the runs; empty if it draws some.
+        """Return the reasons why the report draws no conclusions from the runs, if there are any.
 
-        If a design used nearly all CPU cores, its runs are not considered: the design itself delayed the
-        load, and the report does not compare it with other designs.
+        Runs of a design that used nearly all CPU cores are not considered. In these runs the design itself
+        delayed the load, and the report does not compare such a design with other designs.
         """
         found = []
         crowded = self.crowded
@@ -66,7 +66,7 @@ class Conditions:
         return found
 
     def of_run(self, run: str) -> str:
-        """Return the disturbances of a single run; empty if there are none."""
+        """Return the disturbances of a single run as text, which is empty if there are none."""
         found = []
         if (cores := self.others_cores.get(run, 0.0)) > OTHERS_CORES:
             found.append(f"other programs used {cores:.1f} cores")
@@ -79,8 +79,8 @@ class Conditions:
     def crowded(self) -> dict[Setting, tuple[int, int]]:
         """Return the designs that used nearly all CPU cores in more than ``BUSY_SHARE`` of their runs.
 
-        The result maps each design (in one series and scenario) to a pair: the number of such runs, and the
-        number of all its runs.
+        The result maps each design (in one series and scenario) to two numbers: the number of such runs, and
+        the number of all its runs.
         """
         shares: dict[Setting, list[float]] = defaultdict(list)
         for run, share in self.used_share.items():
@@ -111,7 +111,7 @@ def conditions(gold: Gold) -> Conditions:
     shares = {
         run: row.cpu_ns / row.covered_ns / manifest.machine.cores
         for run, row in of_machine.items()
-        # skip runs with links "none": their servers run on other machines
+        # skip runs with links "none", because their servers run on other machines
         if (manifest := used[run]) is not None and manifest.links != "none"
     }
     spread: dict[str, list[tuple[float, int]]] = defaultdict(list)

@@ -16,10 +16,10 @@ def process_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
     In:  valid process rows with the column ``run``; table ``RUNS``.
     Out: one row per (run, role):
 
-        - covered_ns long: time from the first to the last sample; all other columns hold for this time
+        - covered_ns long: time from the first to the last sample. All other columns are for this time
         - cpu_ns long
-        - rss_bytes long: sum over all indexes of the largest resident size; if an index had several
-          processes, the largest of them counts
+        - rss_bytes long: sum over all indexes of the largest resident size. If an index had several
+          processes, only the largest process counts
         - pids long: number of processes
         - processes long: number of indexes
         - busiest double: CPU cores that the busiest process used on average
@@ -136,8 +136,10 @@ def link_bytes(links: DataFrame, runs: DataFrame) -> DataFrame:
     """Sum the bytes that passed the links of the harness's proxy in the measured time.
 
     In:  valid link rows with the column ``run``; table ``RUNS``.
-    Out: one row per (run, dialler, acceptor): covered_ns long, from the first to the last sample; bytes long,
-        both directions, in this time.
+    Out: one row per (run, dialler, acceptor):
+
+        - covered_ns long: time from the first to the last sample
+        - bytes long: bytes in both directions in this time
     """
     t = F.col("t_ns")
     return (

@@ -1,10 +1,10 @@
-"""Geometry of the page's drawings: numbers become coordinates, from which templates make SVG.
+"""Geometry of the page's drawings. Templates make SVG from the coordinates.
 
 This module does no I/O and reads no clock.
 
-Coordinates are units of an SVG view box. The curves of a timeline count in bins instead: the next bin is one
-unit to the right, and an SVG transformation stretches the curve to its width. So each point needs only two
-small whole numbers. This keeps the page of two thousand runs small.
+Coordinates are units of an SVG view box. In the curves of a timeline, one unit to the right is one bin, and
+an SVG transformation stretches the curve to its width. So each point needs only two small whole numbers. This
+keeps the page of two thousand runs small.
 """
 
 import math
@@ -85,9 +85,9 @@ def timeline(
 
     Args:
         rows: For each run, the bins of one operation around the fault.
-        from_s: Start of the time axis in seconds after the fault; all designs share the axis.
+        from_s: Start of the time axis in seconds after the fault. All designs share the axis.
         until_s: End of the time axis, in seconds after the fault.
-        healed_s: Seconds after which the fault was undone; None if it was not undone.
+        healed_s: Seconds after which the fault was undone, or None if it was not undone.
     """
     first_s = from_s
     scale = (WIDTH - LEFT - 6) / max(until_s - first_s, 1)
@@ -145,7 +145,7 @@ def _y(ms: float) -> float:
 
 
 def _path(points: Sequence[tuple[int, float]]) -> str:
-    """Return an SVG path through the points, each in the middle of its bin; missing bins leave a gap."""
+    """Return an SVG path through the points, each in the middle of its bin. Missing bins leave a gap."""
     parts: list[str] = []
     place_before, y_before, flat = None, 0, 0
 
@@ -173,13 +173,13 @@ def _path(points: Sequence[tuple[int, float]]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strip:
-    """One design's values of one measure: each round is a dot on an axis that all designs share."""
+    """One design's values of one measure. Each round is a dot on an axis that all designs share."""
 
     arm: str
     dots: list[float]
     middle: float | None
     endless: int
-    """Number of rounds whose time never ended; these rounds have no dot."""
+    """Number of rounds whose time never ended. These rounds have no dot."""
     description: str
 
 

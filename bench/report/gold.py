@@ -1,7 +1,8 @@
-"""The small tables that Spark's driver holds; each table has a frozen class for its rows (no I/O).
+"""The small tables that Spark's driver holds. Each table has a frozen class for its rows.
 
 The fields of a class are the columns of a table that Spark computes. If the columns differ from the fields,
-the first row that is built raises an error. No table grows with the number of requests.
+the construction of the first row raises an error. The size of a table does not depend on the number of
+requests. This module does no I/O.
 """
 
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """The effect of one fault on one kind of operation; see :func:`.requests.recoveries`."""
+    """The effect of one fault on one kind of operation (see :func:`.requests.recoveries`)."""
 
     run: str
     fault: int
@@ -198,9 +199,9 @@ class Unanswering:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backward:
-    """Answers of servers that went backwards: an answer showed an older state than an earlier answer.
+    """Answers of servers that went backwards, which means that they showed an older state than before.
 
-    ``fault``: the last fault that began before the answer was read; None if there was none.
+    ``fault``: the last fault that began before the answer was read, or None if there was none.
     """
 
     run: str
@@ -216,7 +217,7 @@ class Backward:
 class VisibleBucket:
     """Number of changes whose time until acknowledgement, or until visibility, lies in one bucket.
 
-    ``value_ns``: the bucket's middle; None for changes that were never acknowledged, or were never visible.
+    ``value_ns``: the bucket's middle. None for changes that were never acknowledged, or were never visible.
     """
 
     run: str
@@ -269,7 +270,7 @@ class Currency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """Times until a new topic could be used; None means never.
+    """Times until a new topic could be used. None means never.
 
     - ``sent_ns``: until all producers had sent to the topic.
     - ``read_ns``: until the consumer group had read from the topic.

@@ -1,4 +1,4 @@
-"""The Spark job that makes the report: it reads run folders, and writes Parquet, CSV and one HTML page.
+"""The Spark job that makes the report. It reads run folders, and writes Parquet, CSV and one HTML page.
 
 The same code runs as ``mqbench report``, ``python -m routekeeper.bench.report`` and ``spark-submit --master
 URL``. Paths are URIs that Spark understands.

@@ -1,4 +1,6 @@
-"""Every measure of the comparison: its definition, and its value in each run (no I/O, no clock).
+"""Every measure of the comparison, with its definition and its value in each run.
+
+This module does no I/O and reads no clock.
 
 A value belongs to a series, a scenario, a case (the fault, or None), a measure, a design and a round. If a
 server of a design ended by itself in a run, all values of this run are infinite.
@@ -32,13 +34,13 @@ joined."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """One measured quantity; a smaller value is better."""
+    """One measured quantity, of which a smaller value is better."""
 
     key: str
     title: str
     unit: Unit
     material: float
-    """Smallest difference that would change a decision; a headline measure may name another difference."""
+    """Smallest difference that would change a decision. A headline measure may name another difference."""
     meaning: str
 
 
@@ -320,8 +322,8 @@ TIMES: Final = tuple(
     for key, each in MEASURES.items()
     if each.unit == "s" and key not in ("oldest_answer_s", "backward_s", "unanswering_s")
 )
-"""Measures of recoveries in s. The three excluded times are no recoveries: they depend on the fault's length.
-"""
+"""Measures of recoveries in s. The three excluded times are no recoveries, because they depend on the fault's
+length."""
 SHARE_MIN: Final = 20
 """Least number of observations from which the page shows a share."""
 
@@ -427,8 +429,8 @@ def set_by_plan(gold: Gold, found: Values) -> set[tuple[Place, str]]:
             rounds = [
                 (value / (1000 if unit == "ms" else 1), known[block]) for block, value in blocks.items()
             ]
-            # Compare the third length, the time between two readings, only with times that come from
-            # readings.
+            # Each round has three lengths: of the fault, of the scenario, and between two readings. Compare
+            # the third length only with times that were read from the servers.
             kinds = range(3 if place.measure in STEPS else 2)
             if any(all(_is_near(value, each[kind]) for value, each in rounds) for kind in kinds):
                 planned.add((place, arm))
@@ -523,13 +525,13 @@ _RECOVERY_OF_SIDES: Final = {
 }
 """Maps operation and side to the measure of the recovery, for faults that separate clients from each other.
 
-A side may recover only when the fault ends. Then one recovery of both sides together would only show the
-fault's length.
+One of the two sides may recover only when the fault ends. So the recovery of both sides together would only
+show the fault's length.
 """
 
 
 def _recovery_of(row: Recovery, fault: Fault) -> str | None:
-    """Return the measure of the recovery in this row; None if no measure uses it."""
+    """Return the measure of the recovery in this row, or None if no measure uses this recovery."""
     key = row.op, row.scope
     if not parts_clients(fault):
         return _RECOVERY.get(key)
@@ -558,7 +560,7 @@ _Found = Iterator[tuple[str, str | None, str, float]]
 
 
 def is_struck(fault: Fault) -> bool:
-    """Return True if the fault hits a process; a new topic is recorded as a fault, but hits no process."""
+    """Return True if the fault hits a process. A new topic is recorded as a fault, but hits no process."""
     return fault.kind not in CASES[NEW_TOPIC].values()
 
 
@@ -640,10 +642,11 @@ def _of_routes(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
 
 
 def _of_backward_answers(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
-    """Yield ``backward_answers`` and ``backward_s`` for each case, including values of 0.
+    """Yield ``backward_answers`` and ``backward_s`` for each case of a fault, including values of 0.
 
-    Answers before the first fault of a scenario belong to no case. In a scenario with faults, their values
-    are yielded only if one of them went backwards.
+    An answer goes backwards if it is older than an earlier answer of the same process. For answers before the
+    first fault of a scenario, the yielded case is None. If a scenario has faults, the values with case None
+    are yielded only if such an answer went backwards.
     """
     compared = {row.run for row in gold.backward}
     found: dict[tuple[str, str | None], list[tuple[int, int]]] = {
@@ -769,7 +772,7 @@ def _of_restarts(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
 
 
 SECTOR_BYTES: Final = 512
-"""Bytes of a sector in the kernel's counts; the device's own sectors may have another size."""
+"""Bytes of a sector in the kernel's counts. The device's own sectors may have another size."""
 OTHERS_CORES: Final = 0.25
 """Largest number of cores that other programs may use. With more, they may have influenced a run's figures.
 """

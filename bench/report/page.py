@@ -59,7 +59,7 @@ CASE_OPS: Final = {
     "messages": ("send", "send_once"),
     "new-topic": ("first_send",),
 }
-"""Operations that are drawn for a scenario: the page shows the first drawing open and the others folded."""
+"""Operations that are drawn for a scenario. The page shows the first drawing, and folds the others away."""
 
 SECTIONS: Final = (*JUDGED, "equal-described")
 """Series whose scenarios have sections on the page. The last series has fewer rounds and no headline
@@ -67,9 +67,9 @@ measures."""
 _NUMBER_AND_UNIT: Final = re.compile(r"(?<=[0-9∞]) (?=(?:µs|ms|s|[KMG]iB|%)(?![\w-]))")
 _T = TypeVar("_T")
 BUSY_CORES: Final = 0.6
-"""CPU cores in use by the load generator; above this number, requests wait in the generator's own queue.
+"""Number of cores that the load generator may use. If it uses more, requests wait in its own queue.
 
-This wait adds to the measured times. At 25,000 requests a second, p90 is only the time in this queue.
+This wait adds to the measured times. At 25,000 requests a second, p90 consists only of this wait.
 """
 
 
@@ -157,7 +157,7 @@ QUESTIONS: Final[list[tuple[str, list[str]]]] = answers.TEXTS["asked"]
 
 
 def _questions(ids: Collection[str], neighbours: Collection[str]) -> list[tuple[str, str]]:
-    """Return each question with a link: the first link of the question whose target exists.
+    """Return each question with the first of its links whose target exists.
 
     The target of the last link always exists.
     """
@@ -170,7 +170,7 @@ def _questions(ids: Collection[str], neighbours: Collection[str]) -> list[tuple[
 
 
 def _chart(answer: Answer, gold: Gold, used: Sequence[Source], values: Values) -> dict[str, Any] | None:
-    """Draw the first figure of a claim; figures that a headline measure compares come first.
+    """Draw the first figure of a claim. Figures that a headline measure compares come first.
 
     For each design, the drawing shows the rounds, their median, and the value with RocketMQ's own timers.
     """
@@ -221,7 +221,7 @@ def _of_session(used: Sequence[Source], series: str, arm: str) -> str:
 
 
 def _timers_of(series: Iterable[str]) -> str:
-    """Return the descriptions of these series' timers as one text; equal descriptions appear once."""
+    """Return the descriptions of these series' timers as one text. Equal descriptions appear once."""
     return "; ".join(words.TIMERS[each] for each in dict.fromkeys(series))
 
 
@@ -237,9 +237,9 @@ def kept_together(html: str) -> str:
 
 
 def environment() -> Environment:
-    """Return the environment of the templates.
+    """Return Jinja's environment, which contains the page's templates.
 
-    It escapes inserted values, and an unknown name in a template is an error.
+    The environment escapes inserted values. An unknown name in a template is an error.
     """
     loader = DictLoader({name: _read(name) for name in ("page.html.j2", "macros.html.j2")})
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
@@ -258,7 +258,7 @@ def _read(name: str) -> str:
 
 
 def _no_proof(lines: Sequence[Primary], blocks: int) -> str:
-    """Return the warning that few rounds prove nothing; empty if no warning is needed.
+    """Return the warning that few rounds prove nothing, or an empty text if no warning is needed.
 
     The warning names the number of rounds of the main series. If the main series has enough rounds, the
     warning is about the other headline measures that have few rounds.
@@ -439,7 +439,7 @@ def _case(
     *,
     told: bool,
 ) -> dict[str, Any]:
-    """Return the figures of a case. Figures that do not differ in every round are folded away."""
+    """Return the figures of a case. Figures without a clear difference of the designs are hidden at first."""
     mine = [row for row in rows if row.place.case == case]
     differing = [row for row in mine if row.differs or row.unjudged or row.set_by_plan or row.is_endless]
     few = not differing and not any(row.can_tell for row in mine)
@@ -538,7 +538,7 @@ def _timers(gold: Gold, used: Sequence[Source], values: Values, arms: Sequence[s
         "divided": words.listed([f"{divisor:g}" for divisor in divided]),
         "rows": _crossed(found, arms, lambda each: _taken(each[0]) if each else ("not disturbed", [])),
         "label": words.listed([words.TIMERS[series] for series in divisors or [MAIN_SERIES]]),
-        "folded": len(divisors) == 1,  # fold away the table: a single divisor gives only bounds
+        "folded": len(divisors) == 1,  # fold away the table, because a single divisor gives only bounds
         "used": used_timers(used, MAIN_SERIES),
         "session": undivided_session(used, MAIN_SERIES, "zookeeper"),
         "session_is_lease": session_is_lease(used, MAIN_SERIES),
@@ -548,16 +548,17 @@ def _timers(gold: Gold, used: Sequence[Source], values: Values, arms: Sequence[s
 def _arms(used: Sequence[Source]) -> list[str]:
     """Return the designs that have runs, in the order of the columns.
 
-    A design without a column of its own is returned only if no design with a column has runs.
+    If no design with a column of its own has runs, return all other designs that have runs. If no design has
+    runs, return all designs.
     """
     there = {source.arm for source in used}
     return [arm for arm in SHOWN if arm in there] or sorted(there) or list(ARMS)
 
 
 def _is_beside(used: Sequence[Source]) -> bool:
-    """Return True if there are runs with RocketMQ's own brokers and client, to be compared with ours.
+    """Return True if there are runs with RocketMQ's own brokers and client.
 
-    In this case the page shows only this comparison.
+    In this case the page only compares them with our brokers and clients.
     """
     return any(source.arm in REAL for source in used)
 
@@ -570,8 +571,8 @@ def _where(place: Place) -> str:
 def _taken(taken: answers.Taken) -> tuple[str, list[str]]:
     """Return a recovery time with RocketMQ's own timers as text, and notes on this time.
 
-    The first note has the fixed part, and the part that scales with the timers. If the time was predicted and
-    also measured, the second note has the measured time and its difference from the prediction.
+    The first note divides the time into a fixed part and a part that grows with the timers. If the time was
+    predicted and also measured, the second note has the measured time and its difference from the prediction.
     """
     apart, measured = taken.split, taken.measured
     if apart is None:
@@ -687,7 +688,7 @@ def _trust(gold: Gold, used: Sequence[Source], every: Sequence[Row], shared: Con
 
 
 def _watched(name: str, values: Sequence[float], limit: float, beyond: str) -> list[str]:
-    """Return a sentence on a condition that was measured in each run; an empty list if there are no values.
+    """Return a sentence on a condition that was measured in each run, or an empty list without values.
 
     The sentence gives the median, the worst value, and the number of runs whose value is above the limit.
     ``beyond`` is the text that says what a value above the limit means.

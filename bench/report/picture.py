@@ -12,7 +12,7 @@ from typing import Final
 
 BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "chrome")
 WINDOW_MIN: Final = 500
-"""Smallest width of a headless browser's window in pixels; a narrower page is shown in a frame within it."""
+"""Smallest width of a headless browser's window in pixels. A frame in the window shows a narrower page."""
 TIME_MAX_S: Final = 120.0
 
 QUIET: Final = (
@@ -24,7 +24,7 @@ QUIET: Final = (
 
 
 class NoPicture(Exception):
-    """No picture was made: there is no browser, the browser failed, or the file cannot be written."""
+    """No picture was made, because there is no browser, it failed, or the file cannot be written."""
 
 
 def browser() -> str:
@@ -65,8 +65,8 @@ def picture(
             raise NoPicture(f"the page has no section {section}, but {', '.join(known) or 'none at all'}")
         shown += f"#{section}"
     with tempfile.TemporaryDirectory() as scratch:
-        # A new window always shows the top of a page. To show a section, put the page into a frame: a frame
-        # can be scrolled.
+        # A new window always shows the top of a page. To show a section, put the page into a frame, because a
+        # frame can be scrolled.
         if width < WINDOW_MIN or section is not None:
             frame = Path(scratch) / "frame.html"
             style = f"width:{width}px;height:{height}px;border:0;display:block"
@@ -78,8 +78,8 @@ def picture(
         command = [browser(), *QUIET, f"--user-data-dir={scratch}/profile"]
         command += [f"--window-size={max(width, WINDOW_MIN)},{height}", "--virtual-time-budget=3000"]
         command += [f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
-        # Let the browser write a new file, and copy it. With an older picture at FILE, it would stay
-        # unnoticed that the browser wrote nothing.
+        # Let the browser write a new file, and copy this file to FILE. Otherwise an older picture at FILE
+        # could hide that the browser wrote nothing.
         made = Path(scratch) / "picture.png"
         command += [f"--screenshot={made}", shown]
         try:

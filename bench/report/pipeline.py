@@ -1,8 +1,8 @@
 """The Spark jobs that make the report's small tables from run folders.
 
-- The JSON of each run is read only once; ``silver/`` keeps it in typed form.
+- The JSON of each run is read only once. The folder ``silver/`` keeps the events in typed form.
 - The driver receives the harness's own records: faults, and starts and ends of brokers.
-- All other tables are computed in one job, so that parts that several tables use are computed once.
+- All other tables are computed in one job. So a part that several tables use is computed only once.
 - The driver receives these small tables, and writes them to ``marts/``.
 
 So the number of Spark jobs does not grow with the number of tables.
@@ -45,8 +45,8 @@ def compute(
 
     Args:
         small: True if there is so little data that Spark spends more time on plans than on rows. Allowed only
-            if executors run in the driver's process; see
-            :func:`routekeeper.bench.report.session.in_one_process`.
+            if executors run in the driver's process (see
+            :func:`routekeeper.bench.report.session.in_one_process`).
 
     Raises:
         silver.NoRuns: If there is no run.
@@ -179,13 +179,13 @@ def _frames(
     kept: list[DataFrame] = []
 
     def keep(frame: DataFrame) -> DataFrame:
-        """Make Spark compute a frame only once, because several tables read it; return the frame to use.
+        """Return a frame that Spark computes only once, although several tables read it.
 
         If the frame does not fit into memory, Spark moves it to disk.
 
-        With little data, also cut off the frame's plan: otherwise Spark would analyse the plan again for each
-        table. On a cluster the plan must stay: if an executor is lost, Spark computes its results again from
-        the plan.
+        With little data, the returned frame has no plan. With a plan, Spark would analyse the plan again for
+        each table. On a cluster the frame keeps its plan, because Spark needs it to repeat the work of a lost
+        executor.
         """
         if small:
             return frame.localCheckpoint(eager=False)
@@ -238,8 +238,8 @@ def _frames(
 def gather(frames: Mapping[str, DataFrame]) -> dict[str, pa.Table]:
     """Compute small tables in one job, and bring them to the driver.
 
-    The rows of all tables become rows of one wide table. Tables share the columns of the wide table by type:
-    for example, the second ``bigint`` column of every table uses the same column of the wide table. So few
+    The rows of all tables become rows of one wide table. Tables share the columns of the wide table by type.
+    For example, the second ``bigint`` column of every table uses the same column of the wide table. So few
     cells of a row are null.
     """
     shared: dict[str, list[str]] = {}  # maps a type to the columns of the wide table

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from routekeeper.bench.resolution import WAITED_NS
 
 LATE_NS: Final = 1_000_000_000
-"""Longest time in ns for a message or an answer; after this time, it counts as late."""
+"""Longest time in ns for a message or an answer. A message or answer that takes longer counts as late."""
 
 BIN_NS: Final = 100_000_000
 """Width in ns of one time step of the timelines."""
@@ -40,7 +40,7 @@ def holders(ops: DataFrame, runs: DataFrame) -> DataFrame:
 
     In:  valid operation rows with the column ``run``; table ``RUNS``.
     Out: one row per (life, topic): holders array<int>, the numbers of the brokers. ``life`` names a cluster
-        of one design from its start to its end; a cluster can make several runs, one after the other.
+        of one design from its start to its end. A cluster can make several runs, one after the other.
     """
     return (
         ops.where(F.col("brokers").isNotNull())
@@ -55,17 +55,19 @@ def holders(ops: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def superseded(changed: DataFrame) -> DataFrame:
-    """Compute for each version of a topic when a later version was first sent, and first acknowledged.
+    """Compute for each version of a topic the instants at which a later version was sent and acknowledged.
 
-    A version whose acknowledgement is missing is skipped: the first acknowledgement of any later version
-    counts.
+    If the next version was never acknowledged, the first acknowledgement of any later version counts.
 
     In:  :func:`routekeeper.bench.report.routes.changes`.
-    Out: one row per (run, topic, version) that has a later version: newer_begun_ns long; newer_acked_ns long,
-        null if no later version was acknowledged.
+    Out: one row per (run, topic, version) that has a later version:
+
+        - newer_begun_ns long: instant at which the next version was first sent
+        - newer_acked_ns long: instant of the first acknowledgement, or null if no later version was
+          acknowledged
     """
     # Sort the rows backwards, so that Spark's window ends at the current row. If the window ended at the end
-    # of the partition, Spark would compute it anew for each row.
+    # of the partition, Spark would compute the window again for each row.
     from_here = (
         Window.partitionBy("run", "topic")
         .orderBy(F.desc("version"))
@@ -94,18 +96,18 @@ def judged(ops: DataFrame, runs: DataFrame, held: DataFrame, changed: DataFrame)
       request was sent.
     - ``right``: none of the above.
 
-    A broker that went or came back between request and answer does not change the verdict.
+    A broker that disappeared or came back between request and answer does not change the verdict.
 
-    The verdict on another operation is ``right`` if it succeeded. Any operation is ``refused`` if the server
-    declined it, and ``failed`` if it failed in another way.
+    The verdict on an operation that reads no route is ``right`` if the operation succeeded. Any operation is
+    ``refused`` if the server declined it, and ``failed`` if it failed in another way.
 
     The window of a fault has two parts: a quiet time before the fault, and the time in which the report looks
-    for effects of the fault; see :data:`routekeeper.bench.report.tables.FAULTS`. An operation has one of
+    for effects of the fault (see :data:`routekeeper.bench.report.tables.FAULTS`). An operation has one of
     three phases:
 
     - ``reference``: it was due in the quiet time before a fault, and was answered before the fault began.
     - ``fault``: it was due in the second part of the window. An operation that was in flight when the fault
-      began has this phase, too; its offset is negative.
+      began has this phase, too. The offset of such an operation is negative.
     - ``quiet``: it was due in no window.
 
     In:  valid operation rows with the column ``run``, including :func:`registrations`; table ``RUNS``;
@@ -114,8 +116,8 @@ def judged(ops: DataFrame, runs: DataFrame, held: DataFrame, changed: DataFrame)
 
         - behind_ns: for a stale answer, the time from the acknowledgement of a later version until the
           request was sent
-        - changing: true if a later version began to be sent before the answer came
-        - fault: the fault in whose window the operation was due; null if it was due in no window
+        - changing: true if the sending of a later version had begun before the answer came
+        - fault: the fault in whose window the operation was due, or null if it was due in no window
         - healed: true if the fault was already undone when the operation was due
         - offset_ns: time from the start of the fault until the operation was due
         - unreachable: true if a route lists a broker that the client cannot reach, also if the verdict is
@@ -194,7 +196,7 @@ def _listed() -> Column:
 def _haunted() -> Column:
     """Return true if a route lists a broker that was gone from the request to the answer.
 
-    A broker does not count as gone as soon as its restart has begun.
+    From the start of its new process on, a broker does not count as gone.
     """
     sent, done = F.col("sent_ns"), F.col("done_ns")
 
@@ -222,7 +224,7 @@ def _verdict() -> Column:
     def returned(broker: Column) -> Column:
         """Return true if a broker came back after the present fault began.
 
-        A broker that came back before the fault does not count: it must be listed by now.
+        A broker that came back before the fault does not count, because servers had enough time to list it.
         """
         return F.exists(
             "gaps",
@@ -265,7 +267,7 @@ def registrations(ops: DataFrame) -> DataFrame:
 
     The operation succeeds when the first server accepts its request. If the servers replicate their table,
     the change is then safe, and all servers will show it. Without replication, the other servers may not know
-    the change yet; the routes that they return show this.
+    the change yet. This is visible in the routes that they return.
 
     A heartbeat does not count as a registration, for three reasons:
 
@@ -274,7 +276,8 @@ def registrations(ops: DataFrame) -> DataFrame:
     - ZooKeeper's brokers send no heartbeats.
 
     In:  valid operation rows with the column ``run``.
-    Out: the same columns; op ``registration``, or ``heartbeat`` if the request changes nothing; target null.
+    Out: the same columns. The column op is ``registration``, or ``heartbeat`` if the request changes nothing.
+        The column target is null.
     """
     accepted = F.col("outcome") == "ok"
     of_all = (
@@ -310,17 +313,18 @@ def recoveries(requests: DataFrame) -> DataFrame:
 
     - It failed, or its answer was wrong.
     - The client waited longer than ``WAITED_NS`` for the answer.
-    - The answer is stale by more than ``WAITED_NS``. For the client, this is no better than to wait
-      so long for the new route.
+    - The answer is stale by more than ``WAITED_NS``. For the client, this is no better than an equally
+      long wait for the new route.
 
     To find the end of the recovery, take the instant at which the last disturbed request was due. The
     recovery ends with the first right answer that came at or after this instant. For requests to a single
     server (``newcomer``, ``announce``), each server has its own recovery, and the latest end counts.
 
     In:  ``REQUESTS``.
-    Out: one row per (run, fault, op, scope). The scope names the requests that are counted: ``all``; requests
-        to servers that the fault hit (``struck``) or did not hit (``others``); or requests of clients on one
-        side (``side-a``...). The columns are numbers of requests (long):
+    Out: one row per (run, fault, op, scope). The scope ``all`` counts all requests. The scope ``struck``
+        counts requests to servers that the fault hit, and ``others`` counts requests to all other servers.
+        The scopes ``side-a``... count the requests of clients on one side. The columns are numbers of
+        requests (long):
 
         - n: all requests
         - right, stale, missing, ghost, refused, failed: requests with this verdict
@@ -332,9 +336,9 @@ def recoveries(requests: DataFrame) -> DataFrame:
 
         and times (long):
 
-        - behind_ns: the largest ``behind_ns`` of a stale answer; 0 without a stale answer
-        - recovered_ns: from the fault's start until the end of the recovery; 0 if no request was disturbed,
-          null if no right answer came after the last disturbed request
+        - behind_ns: the largest ``behind_ns`` of a stale answer, or 0 without a stale answer
+        - recovered_ns: from the fault's start until the end of the recovery. 0 if no request was disturbed.
+          Null if no right answer came after the last disturbed request
         - first_ns: from the fault's start until the first disturbed request was due
         - slowest_ns: the longest wait for a right answer
         - stuck_ns: the longest wait for any answer
@@ -424,7 +428,7 @@ def outcomes(requests: DataFrame) -> DataFrame:
     Out: one row per (run, fault, stage, op, side):
 
         - stage: ``before`` or ``during`` the fault, or ``after`` it was undone
-        - n, right, stale, wrong, returning, refused, failed long: numbers of reads; ``wrong`` is missing or
+        - n, right, stale, wrong, returning, refused, failed long: numbers of reads. ``wrong`` is missing or
           ghost
     """
     verdict = F.col("verdict")
@@ -450,8 +454,8 @@ def timelines(requests: DataFrame) -> DataFrame:
     In:  ``REQUESTS``.
     Out: one row per (run, fault, op, bin):
 
-        - bin int: number of the step from the fault's start, negative before it; a step takes ``BIN_NS``
-        - n, right, failed long: numbers of operations; ``failed`` is refused, failed, missing or ghost
+        - bin int: number of the step from the fault's start, negative before it. A step takes ``BIN_NS``
+        - n, right, failed long: numbers of operations. ``failed`` is refused, failed, missing or ghost
         - slowest_ns long: the longest wait for any answer
     """
     return (
@@ -500,9 +504,11 @@ def histogram(spans: DataFrame, keys: tuple[str, ...]) -> DataFrame:
 
     Each combination of keys may have a thousand buckets, so use keys with few values.
 
-    In:  keys; span_ns long, the duration, null if it never ended.
-    Out: one row per (keys, value_ns): value_ns bigint, the bucket's middle, null for durations that never
-        ended; n long.
+    In:  keys, and span_ns long: the duration, or null if it never ended.
+    Out: one row per (keys, value_ns):
+
+        - value_ns bigint: the bucket's middle, or null for durations that never ended
+        - n long: number of durations in the bucket
     """
     span = F.greatest("span_ns", F.lit(0).cast("bigint"))  # a null becomes 0 here, and null again below
     magnitude = F.floor(F.log2(F.greatest(span, F.lit(1)).cast("double"))).cast("int")
@@ -555,7 +561,7 @@ def most(reasons: DataFrame, limit: int) -> DataFrame:
 def messages(requests: DataFrame, deliveries: DataFrame, runs: DataFrame) -> DataFrame:
     """Count the outcomes of sent messages.
 
-    A message may be read in a later run of the same cluster; this counts, too.
+    A message also counts as read if it is read in a later run of the same cluster.
 
     In:  ``REQUESTS``; valid delivery rows with the column ``run``; table ``RUNS``.
     Out: one row per (run, fault, op) of runs whose cluster recorded deliveries:
@@ -599,17 +605,17 @@ def new_topics(requests: DataFrame, deliveries: DataFrame, spans: DataFrame, run
         :func:`routekeeper.bench.report.routes.shown`; table ``RUNS``.
     Out: one row per (run, fault) in which producers tried to send to a new topic:
 
-        - sent_ns long: time from the fault's start until every producer had succeeded; null if a producer
+        - sent_ns long: time from the fault's start until every producer had succeeded, or null if a producer
           never succeeded
-        - read_ns long: time from the fault's start until the consumer group got its first message; null if it
-          got none
+        - read_ns long: time from the fault's start until the consumer group got its first message. Null if
+          the group got no message
         - brokers long: number of brokers that any nameserver listed for the topic at the end of the window
     """
     tries = requests.where((F.col("op") == "first_send") & F.col("fault").isNotNull())
     ok = F.col("outcome") == "ok"
     answered_ns = F.col("offset_ns") + F.col("done_ns") - F.col("due_ns")
-    # A producer stops after its first success. So if an attempt fails that was due after the last success,
-    # its producer never succeeded.
+    # A producer stops after its first success. So a failed attempt after the last success of all producers
+    # shows that one producer never succeeded.
     of_producers = tries.groupBy("run", "fault", "topic").agg(
         F.max(F.when(ok, answered_ns)).alias("sent_ns"),
         F.max(F.when(~ok, F.col("offset_ns"))).alias("failed_ns"),
@@ -629,7 +635,7 @@ def new_topics(requests: DataFrame, deliveries: DataFrame, spans: DataFrame, run
     ends = runs.select("run", F.explode("windows").alias("window")).select(
         "run", "window.fault", F.col("window.until_ns").alias("end_ns")
     )
-    # Take the routes shortly before the end of the window: at the end, brokers may be restarting.
+    # Take the routes shortly before the end of the window, because brokers may be restarting at the end.
     last_ns = F.col("end_ns") - WAITED_NS
     of_brokers = (
         spans.where((F.col("observer") == "nameserver") & (F.col("state") == "routed"))

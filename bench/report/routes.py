@@ -29,7 +29,7 @@ def shown(views: DataFrame, runs: DataFrame) -> DataFrame:
     """Turn the recorded views of each observer into spans: times in which the observed route did not change.
 
     In:  valid view rows with the column ``run``; table ``RUNS``.
-    Out: one row per span; instants count from the start of the run's measured time:
+    Out: one row per span, with instants that count from the start of the run's measured time:
 
         - run, observer, index, topic, state
         - brokers array<int>: empty unless the state is ``routed``
@@ -85,9 +85,11 @@ def observed(spans: DataFrame) -> DataFrame:
     Without observers, a value of 0 in another table says nothing about a run.
 
     In:  :func:`shown`.
-    Out: one row per (run, observer): observers, topics, spans long; apart_ns long. apart_ns is the median
-        time from the last reading before a route changed to the first reading after it; null if no route
-        changed.
+    Out: one row per (run, observer):
+
+        - observers, topics, spans long: numbers of observers, topics and spans
+        - apart_ns long: median time from the last reading before a route changed to the first reading after
+          the change. Null if no route changed
     """
     return (
         spans.groupBy("run", "observer")
@@ -148,12 +150,13 @@ def left_out(spans: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def back(spans: DataFrame, runs: DataFrame) -> DataFrame:
-    """Compute how long after a broker's return each observer listed the broker for the first time.
+    """Compute the time from a broker's return until each observer lists the broker again.
 
     In:  :func:`shown`; ``RUNS``.
-    Out: one row per (run, fault, observer, index) that did not list the broker when it came back. back_ns
-        long is the time from the broker's return until it was listed for all its topics. It is null if the
-        broker was not yet listed when the window or the observation ended.
+    Out: one row per (run, fault, observer, index) that did not list the broker when it came back:
+
+        - back_ns long: time from the broker's return until it was listed for all its topics. Null if the
+          broker was not yet listed when the window or the observation ended
     """
     gaps = runs.select("run", F.explode("gaps").alias("gap")).select(
         "run", F.col("gap.broker").alias("target"), "gap.from_ns", "gap.to_ns"
@@ -187,10 +190,12 @@ def back(spans: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def _first_listed(spans: DataFrame) -> DataFrame:
-    """Return one row per (run, topic, broker): listed_ns long, when an observer first listed the broker.
+    """Return the instant at which an observer first listed a broker, for each (run, topic, broker).
+
+    The column listed_ns long has this instant.
 
     The callers need this instant to exclude topics that were created after a fault, or in the next scenario.
-    A topic that did not exist during the fault did not lack the broker at that time.
+    During the fault, no route of such a topic existed, so no route can have omitted the broker.
     """
     return (
         spans.select("run", "topic", "since_ns", F.explode("brokers").alias("broker"))
@@ -309,7 +314,7 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def unanswering(spans: DataFrame, runs: DataFrame) -> DataFrame:
-    """Compute the time in which at least one nameserver certainly gave no answer: it refused or was silent.
+    """Compute the time in which at least one nameserver certainly refused to answer or was silent.
 
     In:  :func:`shown`; ``RUNS``.
     Out: one row per (run, fault) with such a time: unanswering_ns long.
@@ -327,9 +332,10 @@ def _in_faults(spans: DataFrame, runs: DataFrame, kind: str) -> DataFrame:
     """Cut spans at the start of each fault, and at the end of the fault's window.
 
     In:  rows with run, topic, seen_ns, still_ns and the column ``kind``; ``RUNS``.
-    Out: one row per span and fault: run, fault, topic, ``kind``, begin_ns, healed_ns, seen_ns, still_ns;
-        new_ns long. new_ns is the length of the part that no earlier span of the same run, fault and kind
-        covers.
+    Out: one row per span and fault:
+
+        - run, fault, topic, ``kind``, begin_ns, healed_ns, seen_ns, still_ns
+        - new_ns long: length of the part that no earlier span of the same run, fault and kind covers
     """
     clipped = (
         spans.join(F.broadcast(_windows(runs)), on="run", how="inner")
@@ -353,11 +359,13 @@ def _second(instant_ns: Column) -> Column:
 
 
 def changes(truth: DataFrame, runs: DataFrame) -> DataFrame:
-    """Compute when each change of a topic was first sent, and when its first acknowledgement arrived.
+    """Compute the instants at which each change of a topic was first sent and first acknowledged.
 
     In:  valid truth rows with the column ``run``; table ``RUNS``.
-    Out: one row per (run, topic, version); instants count from the start of the measured time: begun_ns long;
-        acked_ns long, null if the change was never acknowledged.
+    Out: one row per (run, topic, version), with instants that count from the start of the measured time:
+
+        - begun_ns long: instant at which the change was first sent
+        - acked_ns long: instant of the first acknowledgement, or null if the change was never acknowledged
     """
 
     def instant(what: str) -> Column:
@@ -390,7 +398,7 @@ def visibility(first: DataFrame, runs: DataFrame) -> DataFrame:
         - begun_ns long: start of the change, from the start of the measured time
         - acked_ns long: from begun_ns until the acknowledgement
         - seen_on, observers long: number of observers that showed the change, and number of all observers
-        - visible_ns long: from begun_ns until all observers showed the change; null if one observer never did
+        - visible_ns long: from begun_ns until all observers showed the change. Null if one observer never did
         - unsure_ns long: the largest error of visible_ns
         - fault int, phase string: as in ``REQUESTS``
     """
@@ -436,11 +444,13 @@ def visibility(first: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def first_shown(changed: DataFrame, spans: DataFrame) -> DataFrame:
-    """Compute when each observer first showed a change, or a later change.
+    """Compute the instant at which each observer first showed a change, or a later change.
 
     In:  :func:`changes`; :func:`shown`.
-    Out: one row per (run, observer, index, topic, version): begun_ns, acked_ns long; first, a struct of
-        since_ns and unsure_ns, null if the observer never showed the change.
+    Out: one row per (run, observer, index, topic, version):
+
+        - begun_ns, acked_ns long: as for :func:`changes`
+        - first struct: since_ns and unsure_ns, or null if the observer never showed the change
     """
     span = spans.where(F.col("version").isNotNull())
     watching = span.groupBy("run", "observer", "index", "topic").agg(F.count("*").alias("spans"))
@@ -457,7 +467,7 @@ def first_shown(changed: DataFrame, spans: DataFrame) -> DataFrame:
         F.lit(None).cast("bigint").alias("acked_ns"),
     ).unionByName(wanted)
     # Sort the rows backwards, so that Spark's window ends at the current row. If the window ended at the end
-    # of the partition, Spark would compute it anew for each row.
+    # of the partition, Spark would compute the window again for each row.
     from_here = (
         Window.partitionBy("run", "observer", "index", "topic")
         .orderBy(F.desc("version"))
@@ -525,7 +535,7 @@ def visible_histogram(visible: DataFrame) -> DataFrame:
     Out: one row per (run, observer, phase, fault, measure, value_ns): n long.
 
         - measure: ``visible``, or ``acked`` (only of observer ``nameserver``)
-        - value_ns bigint: the bucket's middle; null for changes that were never visible, or never
+        - value_ns bigint: the bucket's middle, or null for changes that were never visible, or never
           acknowledged
     """
     spans = F.array_compact(
@@ -552,8 +562,10 @@ def staleness(requests: DataFrame, changed: DataFrame) -> DataFrame:
     is not counted.
 
     In:  ``REQUESTS``; :func:`changes`.
-    Out: one row per (run, fault, phase, side, op, bin): n, current long; bin int, twice the binary logarithm
-        of the age in ms, rounded down.
+    Out: one row per (run, fault, phase, side, op, bin):
+
+        - n, current long: numbers of all answers, and of up-to-date answers
+        - bin int: twice the binary logarithm of the age in ms, rounded down
     """
     own = changed.select("run", "topic", "version", F.col("acked_ns").alias("own_acked_ns"))
     current = F.col("behind_ns").isNull()
@@ -587,7 +599,7 @@ def _windows(runs: DataFrame) -> DataFrame:
 
 
 def _targets(runs: DataFrame, role: str) -> DataFrame:
-    """Return one row per fault and target of a role: target int, the index of the target process."""
+    """Return one row per fault and target of a role. The column target is the index of the target process."""
     return (
         _windows(runs)
         .select("run", "fault", "begin_ns", "healed_ns", "until_fault_ns", F.explode("targets").alias("name"))

@@ -16,8 +16,8 @@ from routekeeper.bench.jre import ensure_java
 _INTERRUPTED: Final = 130  # exit code as shells report it: 128 + SIGINT
 _END_S: Final = 3.0
 SMALL_BYTES: Final = 256 * 2**20
-"""Size of events in bytes. Below this size a report ends before the JVM's optimising compiler (C2) could
-save time."""
+"""Size of events in bytes. A report of fewer bytes ends before the JVM's optimising compiler (C2) could save
+time."""
 COMPRESSED_TIMES: Final = 10
 """Largest ratio of the size of uncompressed events to the size of their compressed file, as an estimate."""
 
@@ -51,7 +51,7 @@ _SMALL: Final = {
     # With these two settings, one task reads many tiny files, and writes one file for each run.
     "spark.sql.files.openCostInBytes": "32768",
     "spark.sql.files.minPartitionNum": "1",
-    # Keep one writer per run open; otherwise Spark sorts the rows by run before it writes them.
+    # Keep one writer per run open. Otherwise Spark sorts the rows by run before it writes them.
     "spark.sql.maxConcurrentOutputFileWriters": "1000",
 }
 """Further Spark settings for little data, for which Spark spends more time on plans than on rows."""
@@ -71,10 +71,11 @@ def is_small(roots: Sequence[str]) -> bool:
 
 
 def open_session(*, small: bool = False) -> SparkSession:
-    """Return the active Spark session; if there is none, start one on the given master or on this machine.
+    """Return the active Spark session. If there is none, start one on Spark's master or on this machine.
 
     Args:
-        small: True for little data; see :func:`is_small`. Has an effect only if Spark runs on this machine.
+        small: True for little data (see :func:`is_small`). It has an effect only if Spark runs on this
+            machine.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -92,7 +93,7 @@ def open_session(*, small: bool = False) -> SparkSession:
     handler = signal.getsignal(signal.SIGINT)
     session = builder.getOrCreate()
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, handler)  # put our handler back: Spark has replaced it
+        signal.signal(signal.SIGINT, handler)  # set our handler again, because Spark has replaced it
     return session
 
 
@@ -102,7 +103,7 @@ def in_one_process(master: str) -> bool:
 
 
 def submitted() -> bool:
-    """Return True if spark-submit has started this program; it then also controls the JVM."""
+    """Return True if spark-submit has started this program, because it then also controls the JVM."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -110,7 +111,7 @@ def interrupted(number: int, frame: object) -> NoReturn:
     """Handle a signal: end Spark's JVM and workers, and then this process.
 
     An exception is not enough, for two reasons. A JVM that is just starting would wait for this process for
-    ever. And during a call into the JVM, an exception would cause many other exceptions, each with its
+    ever. During a call into the JVM, an exception would cause many other exceptions, each with its own
     traceback.
     """
     import psutil  # under spark-submit, psutil may be missing, and nothing calls this function

@@ -1,12 +1,13 @@
-"""Silver: the events of all runs as typed Parquet. Each run is one partition, and its JSON is read once.
+"""The folder ``silver`` with the events of all runs as typed Parquet, so that each run's JSON is read once.
 
 ::
 
     OUT/silver/events/batch=B/series=S/scenario=C/block=N/arm=A/part-*.parquet
     OUT/silver/sources.json      maps each run in silver to a text made of its manifest
 
-All kinds of events of a run are in the same folder, because opening many small files would take longer than
-reading them. If the manifest of a run has changed, the run was made again, and its JSON is read again.
+Each run is one partition. All kinds of events of a run are in the same folder, because opening many small
+files takes longer than reading them. If the manifest of a run has changed, the run was made again, and its
+JSON is read again.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from routekeeper.bench.report.tables import (
 from routekeeper.bench.runfolder import FORMAT, FileSum, Manifest
 
 KIND: Final = "file_kind"
-"""Name of the column with a row's kind, one of :data:`EVENTS`; a file's name begins with its rows' kind."""
+"""Name of the column with a row's kind, one of :data:`EVENTS`. A file's name begins with its rows' kind."""
 
 BAD_LINES_MAX: Final = 1
-"""Largest number of bad lines in a sound file: a killed process can leave one unfinished line."""
+"""Largest number of bad lines in a sound file, because a killed process can leave one unfinished line."""
 
 SUFFIXES: Final = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 """Endings of event files' names. Spark decides by the ending how to decompress a file."""
@@ -77,7 +78,7 @@ class Source:
 
     @property
     def life(self) -> str:
-        """Name of the cluster that made the run; a cluster can make several runs, one after the other."""
+        """Name of the cluster that made the run. A cluster can make several runs, one after the other."""
         session = "" if self.manifest is None else self.manifest.session
         return f"{self.batch}/{self.series}/{self.block}/{self.arm}/{session}"
 
@@ -161,11 +162,11 @@ def _source(
 
 
 def _misfiled(names: Sequence[str], listed: Mapping[str, FileSum] | None) -> str | None:
-    """Compare the names of a run's event files with its manifest; return the first mismatch, or None.
+    """Compare the names of a run's event files with its manifest. Return the first mismatch, or None.
 
     Args:
         names: Existing files.
-        listed: Files that the manifest lists; None if the manifest is too old to list files.
+        listed: Files that the manifest lists, or None if the manifest is too old to list files.
     """
     there = Counter(map(_as_recorded, names))
     for name, times in sorted(there.items()):
@@ -185,8 +186,8 @@ def _as_recorded(name: str) -> str:
 def sums(spark: SparkSession, sources: Sequence[Source]) -> DataFrame | None:
     """Count the lines of the event files, and add up the CRC-32 of their lines.
 
-    Return None if no manifest lists files. A run's manifest records the same two figures for each file;
-    :func:`judge_sums` compares them.
+    Return None if no manifest lists files. A run's manifest records the same two figures for each file, so
+    that :func:`judge_sums` can compare them.
 
     In:  runs that are to be read.
     Out: one row per (run, file) that has a line: lines long, crc32_sum long. If a file cannot be unpacked
@@ -225,7 +226,7 @@ def _is_listed(source: Source) -> bool:
 def judge_sums(
     sources: Sequence[Source], checked: Sequence[Source], found: Sequence[tuple[str, str, int, int]]
 ) -> list[Source]:
-    """Leave out the runs that have a damaged file: its figures differ from the manifest (no I/O).
+    """Leave out the runs with a damaged file, whose figures differ from the manifest.
 
     Args:
         checked: Runs whose lines and checksums were counted.
@@ -379,7 +380,7 @@ def line_quality(found: DataFrame) -> DataFrame:
 
 
 def judge_files(sources: Sequence[Source], files: Sequence[tuple[str, str, int, int]]) -> list[Source]:
-    """Leave out the runs that have no events, and the runs with too many bad lines (no I/O).
+    """Leave out the runs that have no events, and the runs with too many bad lines.
 
     A killed process can leave one bad line in a file.
 
@@ -431,8 +432,7 @@ def arrow_schema(schema: str) -> pa.Schema:
 def local_frame(spark: SparkSession, rows: Sequence[tuple[object, ...]], schema: str) -> DataFrame:
     """Return a DataFrame with rows that the driver holds.
 
-    Pass the rows to Spark as an Arrow table. To read a plain list, Spark would start tasks in Python
-    processes.
+    Spark gets the rows as an Arrow table, because it would start Python processes to read a plain list.
     """
     kinds = arrow_schema(schema)
     arrays = [pa.array([row[place] for row in rows], type=kind.type) for place, kind in enumerate(kinds)]

@@ -1,4 +1,4 @@
-"""A check that reports can be made on this machine: it starts Spark, and ends it again.
+"""A program that starts and ends Spark, to check that this machine can make reports.
 
 Run it by ``python -m routekeeper.bench.report.start``.
 """

@@ -34,7 +34,7 @@ def qualified(spark: SparkSession, path: str) -> str:
 
 
 def shown(spark: SparkSession, path: str) -> str:
-    """Return a path for people to read: for a file of this machine without the scheme, else the full URI."""
+    """Return a path for people to read. It is the full URI, or the plain path of a file of this machine."""
     full = qualified(spark, path)
     return full.removeprefix("file:") if urlsplit(full).scheme == "file" else full
 
@@ -46,16 +46,16 @@ def exists(spark: SparkSession, path: str) -> bool:
 
 
 def delete(spark: SparkSession, path: str) -> None:
-    """Remove a file, or a folder with its content; do nothing if it does not exist."""
+    """Remove a file, or a folder with its content. Do nothing if it does not exist."""
     jpath = _path(spark, path)
     _file_system(spark, jpath).delete(jpath, True)
 
 
 def listing(spark: SparkSession, path: str, names: str) -> list[str]:
-    """Return the full URI of every file at or below ``path`` whose name fits; empty if there is none.
+    """Return the full URI of every file at or below ``path`` whose name matches a pattern.
 
     Args:
-        names: A pattern in Hadoop's syntax, such as ``{manifest.json,*.jsonl}``.
+        names: The pattern in Hadoop's syntax, such as ``{manifest.json,*.jsonl}``.
     """
     if not exists(spark, path):
         return []
@@ -65,10 +65,10 @@ def listing(spark: SparkSession, path: str, names: str) -> list[str]:
         .option("pathGlobFilter", names)
         .load(without_glob(path))
     )
-    # Fetch all names with one call into the JVM: for a thousand files, single calls would take seconds.
+    # Fetch all names with one call into the JVM, because a thousand calls would take seconds.
     text = str(_jvm(spark).org.apache.hadoop.util.StringUtils.join("\n", found._jdf.inputFiles()))
-    # Write "file:/" instead of "file:///", as Hadoop does when it prints a path. So each file has only one
-    # name.
+    # Write "file:/" instead of "file:///", as Hadoop does when it prints a path. Otherwise one file would
+    # have two names.
     return [re.sub(r"^(\w+):///", r"\1:/", unquote(uri)) for uri in text.split("\n") if uri]
 
 
@@ -83,7 +83,7 @@ def read(spark: SparkSession, path: str) -> bytes:
 
 
 def write(spark: SparkSession, path: str, content: bytes) -> None:
-    """Write a whole file, and replace an older file; create missing folders."""
+    """Write a whole file, and replace an older file. Create missing folders."""
     jpath = _path(spark, path)
     full = urlsplit(qualified(spark, path))
     if full.scheme == "file":  # write it in Python, because the JVM would receive single bytes
@@ -99,7 +99,7 @@ def write(spark: SparkSession, path: str, content: bytes) -> None:
 
 
 def write_table(spark: SparkSession, folder: str, name: str, table: pa.Table) -> None:
-    """Write a small table as ``NAME.parquet`` and as ``NAME.csv``; :func:`_cell` makes texts in CSV safe."""
+    """Write a small table as ``NAME.parquet`` and ``NAME.csv``. In CSV, no text begins like a formula."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
     write(spark, join(folder, f"{name}.parquet"), sink.getvalue().to_pybytes())

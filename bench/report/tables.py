@@ -1,8 +1,8 @@
 """Columns of event files, and of tables that several functions use, as Spark schemas (DDL).
 
 The columns of event files are the fields of :mod:`routekeeper.bench.events`. In every table, ``run`` names a
-run as ``BATCH/SERIES/SCENARIO/BLOCK/ARM``; a batch is one result folder. In event files, instants are ns on
-the host's monotonic clock. In all other tables, they are ns from the start of the run's measured time.
+run as ``BATCH/SERIES/SCENARIO/BLOCK/ARM``. A batch is one result folder. In event files, instants are ns on
+the host's monotonic clock. In all other tables, instants are ns from the start of the run's measured time.
 """
 
 from collections.abc import Iterable
@@ -50,7 +50,7 @@ REQUIRED: Final[dict[str, tuple[str, ...]]] = {
     "links": ("dialler", "acceptor", "t_ns"),
     "deliveries": ("message", "t_ns"),
 }
-"""Maps each kind of event to the columns that every line must have. A line without one of them is bad."""
+"""Maps each kind of event to its required columns. A line that lacks a required column is bad."""
 
 WINDOW: Final = (
     "struct<fault:int,from_ns:bigint,begin_ns:bigint,healed_ns:bigint,until_ns:bigint,targets:array<string>>"
@@ -73,18 +73,18 @@ RUNS: Final = (
 """Facts about the used runs, with one row per run. Most functions that compute tables need them.
 
 ``life`` names the cluster that made the run, from its start to its end. One cluster can make several runs,
-one after the other; all these runs have the same ``life``. The report needs it because a broker's state, or
-a route that an observer shows, can last from one run into the next.
+one after the other, and all these runs have the same ``life``. The report needs ``life`` because a broker's
+state, or a route that an observer shows, can last from one run into the next.
 
-``windows`` has the faults of the run, ``gaps`` has the times in which brokers could not be reached. With a
-higher load, a run does not have more windows or gaps.
+``windows`` has the faults of the run. ``gaps`` has the times in which brokers could not be reached. The
+number of windows and gaps does not grow with the load.
 """
 
 FAULTS: Final = (
     "run string, fault int, kind string, case string, role string, targets array<string>, "
     "from_ns bigint, begin_ns bigint, healed_ns bigint, end_ns bigint, until_ns bigint"
 )
-"""Faults of the used runs; instants count from the start of the run's measured time.
+"""Faults of the used runs. Instants count from the start of the run's measured time.
 
 The window of a fault is the time [from_ns, until_ns). It has two parts: the quiet time before the fault,
 [from_ns, begin_ns), and the time in which the report looks for effects of the fault, [begin_ns, until_ns).
@@ -96,7 +96,7 @@ REQUESTS: Final = (
     "changing boolean, queued boolean, version int, message bigint, fault int, phase string, "
     "offset_ns bigint, healed boolean, struck boolean, unreachable boolean"
 )
-"""Measured operations with verdicts; see :func:`routekeeper.bench.report.requests.judged`."""
+"""Measured operations with verdicts (see :func:`routekeeper.bench.report.requests.judged`)."""
 
 
 def columns(schema: str) -> list[str]:
@@ -110,7 +110,7 @@ def typed(schema: str) -> dict[str, str]:
 
 
 def merged(schemas: Iterable[str]) -> str:
-    """Return a schema with the columns of all schemas; columns of the same name must have the same type."""
+    """Return a schema with the columns of all schemas. Columns of the same name must have the same type."""
     every: dict[str, str] = {}
     for schema in schemas:
         for name, kind in typed(schema).items():

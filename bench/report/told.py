@@ -22,24 +22,24 @@ FOREVER: Final = 2**62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """A time in which a broker was dead or unreachable; instants in ns from the measured time's start."""
+    """A time in which a broker was dead or unreachable, in ns from the start of the measured time."""
 
     run: str
     broker: int
     side: str | None = None
-    """Name of the side whose clients could not reach the broker; None if no client could reach the broker."""
+    """Name of the side whose clients could not reach the broker, or None if no client could reach it."""
     from_ns: int
     launched_ns: int
-    """Earliest instant at which the broker may be reachable again: its process starts, or its links heal.
+    """Earliest instant at which the broker may be reachable again, because its process starts or a cut ends.
 
     The harness notices the end of the gap only at ``to_ns``.
     """
     to_ns: int
-    """Instant at which the gap ended; a very large number if the broker did not come back."""
+    """Instant at which the gap ended, or a very large number if the broker did not come back."""
 
 
 def faults(rows: Sequence[Mapping[str, Any]], sources: Sequence[Source]) -> list[Fault]:
-    """Return the faults; their instants count from the start of the measured time.
+    """Return the faults, with instants that count from the start of the measured time.
 
     Args:
         rows: Valid fault events, with the column ``run``.

@@ -1,4 +1,4 @@
-"""The small table of unit costs on the report page; it shows the last published unit costs."""
+"""The small table on the report page that shows the last published unit costs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from routekeeper.bench.costs.fit import told_of_the_mixture
 from routekeeper.bench.costs.published import PUBLISHED, load_costs
 from routekeeper.bench.costs.units import AT_REST, WORDS, Costs, Design, Quantity, Unit
 
-#: Maps each quantity of the table to a divisor and a unit: the table shows the cost, divided by the divisor.
+#: Maps each quantity of the table to a divisor and a unit. The table shows the cost, divided by the divisor.
 COLUMNS: Final[dict[Quantity, tuple[float, str]]] = {
     "cpu_s": (1e-3, "ms CPU"),
     "network_bytes": (1e3, "kB network"),
@@ -20,7 +20,7 @@ COLUMNS: Final[dict[Quantity, tuple[float, str]]] = {
 
 
 def unit_costs(path: Path = PUBLISHED) -> Mapping[str, Any] | None:
-    """Return the table: its heading, its designs, and a row for each unit of work; None without a file."""
+    """Return the table: its heading, its designs, and a row for each unit of work. None without a file."""
     if not path.is_file():
         return None
     costs = load_costs(path)

@@ -1,4 +1,4 @@
-"""Texts for numbers and results (no I/O, no clock); other modules compute the numbers and results."""
+"""Texts for numbers and results, which other modules compute. This module does no I/O and reads no clock."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ def number(value: float, digits: int = 3) -> str:
         return "0"
     if abs(value) >= 10**digits:
         return f"{MINUS if value < 0 else ''}{abs(value):,.0f}"
-    # Round before the digits are counted: 9.999 becomes 10.0, which has one more digit before the point.
+    # Round before the digits are counted, because 9.999 becomes 10.0 with one more digit before the point.
     rounded = float(f"{abs(value):.{digits}g}")
     places = min(max(digits - 1 - math.floor(math.log10(rounded)), 0), 9)
     text = f"{rounded:,.{places}f}"
@@ -52,10 +52,10 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def quantity(value: float, unit: Unit, step: float = 0.0) -> str:
-    """Return a value with its unit; the unit is chosen so that the number is short: ``340 µs``, ``3.02 s``.
+    """Return a value with the unit that makes the number short, such as ``340 µs`` or ``3.02 s``.
 
     Args:
-        step: Resolution of the value; the value is rounded to whole steps.
+        step: Resolution of the value. The value is rounded to whole steps.
     """
     if math.isinf(value):
         return NEVER if value > 0 else number(value)
@@ -93,7 +93,7 @@ def off_by(more: float, predicted: float) -> str:
 
 
 def between(low: float, high: float, unit: Unit, step: float = 0.0) -> str:
-    """Return a range, such as ``607 to 835 ms``; empty if both ends give the same text."""
+    """Return a range, such as ``607 to 835 ms``, or an empty text if both ends give the same text."""
     first, last = quantity(low, unit, step), quantity(high, unit, step)
     if first == last:
         return ""
@@ -102,10 +102,10 @@ def between(low: float, high: float, unit: Unit, step: float = 0.0) -> str:
 
 
 def middle_of(summary: Summary, unit: Unit) -> str:
-    """Return the median of the rounds.
+    """Return the median of the rounds as text with its unit.
 
-    A recorded 0 may be any time up to ``floor``, the longest time that no request may notice. So a median of
-    0 is shown as "below FLOOR".
+    A recorded 0 may be any time up to ``floor``, because a disturbance that is shorter may hit no request. So
+    a median of 0 is shown as "below FLOOR".
     """
     return _noticed(summary.middle, summary, unit)
 
@@ -117,12 +117,12 @@ def _noticed(value: float, summary: Summary, unit: Unit) -> str:
 
 
 def range_of(summary: Summary, unit: Unit) -> str:
-    """Return the rounds' range, and the number of rounds with an infinite value."""
+    """Return the range of the rounds' values as text, with the number of rounds whose value is infinite."""
     if summary.endless == summary.blocks:
         return ""
     if summary.floor and not summary.low and summary.high:
-        # A recorded 0 means only that the time was not longer than ``floor``, the longest time that no
-        # request may notice. So a range that begins with 0 is shown as "below FLOOR to ...". If the highest
+        # A recorded 0 means only that the time was not longer than ``floor``, because a shorter disturbance
+        # may hit no request. So a range that begins with 0 is shown as "below FLOOR to ...". If the highest
         # value is not above ``floor`` either, the text is "all below FLOOR".
         hidden = summary.high <= summary.floor
         spread = f"all below {quantity(summary.floor, unit)}"
@@ -271,7 +271,7 @@ def verdict(primary: Primary) -> str:
 
 
 def _growing(grown: Grown) -> str:
-    """Return the words for a harm that one design has as long as the fault lasts, and the other never."""
+    """Return the words for a harm that lasts as long as the fault in one design, and never in the other."""
     lease = " beyond the lease of two undivided minutes" if grown.spared else ""
     longest = f"for {quantity(grown.longest, 's')} at most" if grown.longest else "not at all"
     return f"{name(grown.arm)} as long as the cut lasts{lease}, {name(grown.other)} {longest}"
@@ -281,7 +281,7 @@ def _way(primary: Primary, *, lower: bool) -> str:
     """Return the word that compares the first design with the second, such as "faster" or "more".
 
     Args:
-        lower: True if the first design has the lower values; False if it has the higher values.
+        lower: True if the first design has the lower values, False if it has the higher values.
     """
     ways = {"s": ("faster", "slower"), "ms": ("faster", "slower"), "count": ("fewer", "more")}
     measure = MEASURES.get(primary.named.measure)
@@ -292,7 +292,7 @@ def _way(primary: Primary, *, lower: bool) -> str:
 
 
 def _undecided(primary: Primary) -> str:
-    """Return the words for an open result: the rounds disagree, differ too little, or are too few."""
+    """Return the words for an open result: rounds that disagree, differ too little, or are too few."""
     first, second = (name(arm) for arm in primary.pair.arms)
     told = primary.pair.estimate
     assert told is not None
@@ -332,7 +332,7 @@ def sentences(lines: Sequence[Primary]) -> list[str]:
 
 
 def _compared(lines: Sequence[Primary], first: str, second: str) -> str:
-    """Return a sentence that compares two designs; it groups the headline measures by their results."""
+    """Return a sentence that compares two designs and groups the headline measures by their results."""
     mine = [line for line in lines if set(line.pair.arms) == {first, second}]
     if not mine:
         return f"no headline measure compares {name(first)} with {name(second)}."
@@ -348,7 +348,7 @@ def _compared(lines: Sequence[Primary], first: str, second: str) -> str:
 
 
 def _in_rounds(lines: Sequence[Primary]) -> str:
-    """Return "in all N rounds" if results are clear, but no verdicts (too few rounds); else an empty text."""
+    """Return "in all N rounds" for clear results with too few rounds for a verdict, else an empty text."""
     if any(line.winner is None for line in lines) or all(line.is_verdict for line in lines):
         return ""
     return f" in all {min(line.blocks for line in lines)} rounds"
@@ -359,9 +359,10 @@ def _first_up(text: str) -> str:
 
 
 def answered(answer: Answer) -> str:
-    """Return the answer to a claim: that it is true by design, and the results of its headline measures.
+    """Return the answer to a claim, made of the results of its headline measures.
 
-    The page gives no further answer: numbers cannot show whether a server is "light" or "enough".
+    If the claim is true by design, the answer says so. The page gives no further answer, because numbers
+    cannot show whether a server is "light" or "enough".
     """
     said = "; ".join(f"at {topic(line)}, {verdict(line)}" for line in answer.lines)
     told = [say("by-design")] if answer.claim.by_design else []

@@ -1,4 +1,6 @@
-"""Curves made from raw rows, and sentences about the bends and crossings of curves (no I/O, no clock).
+"""Curves made from raw rows, and sentences about the bends and crossings of curves.
+
+This module does no I/O and reads no clock.
 
 A curve shows one figure of one design over one size, such as the number of brokers. Each point of the curve
 has the median and the range of the rounds. A sentence is a template, filled with such numbers.
@@ -41,7 +43,7 @@ FLAT: Final = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One diagram: a figure on the y-axis, over a size (such as the number of brokers) on the x-axis.
+    """One diagram: a figure on the y-axis, and a size (such as the number of brokers) on the x-axis.
 
     Attributes:
         key: The figure's name in the rows.
@@ -303,9 +305,9 @@ def curves_of(question: Question, rows: Sequence[Row]) -> list[Curve]:
 
 
 def growth(curve: Curve) -> list[float | None]:
-    """Return the exponent of growth between each two neighbouring points of a curve.
+    """Return the exponent of growth between each pair of neighbouring points of a curve.
 
-    It is the exponent e in "value ~ size ** e". It is None if a size or a value is 0.
+    This is the exponent e in "value ~ size ** e". It is None if a size or a value is 0.
     """
     found: list[float | None] = []
     for one, other in itertools.pairwise(curve.known):
@@ -369,7 +371,7 @@ def _apart(one: Curve, other: Curve) -> list[tuple[Dot, int]]:
 
 
 def _side(one: Dot, other: Dot) -> int:
-    """Return -1 if all rounds of ``one`` are below those of ``other``, 1 if all are above, otherwise 0."""
+    """Return -1 if all rounds of ``one`` lie below all rounds of ``other``, 1 if above, otherwise 0."""
     assert one.low is not None
     assert one.high is not None
     assert other.low is not None
@@ -380,7 +382,7 @@ def _side(one: Dot, other: Dot) -> int:
 def turns_at_crossings(rows: Sequence[Row], designs: Sequence[Arm]) -> list[Turn]:
     """Return the additional rounds to measure where curves of two designs cross.
 
-    They are measured with both designs, at the two points between which the crossing lies.
+    These rounds are measured with both designs, at the two points between which the crossing lies.
     """
     points: dict[tuple[str, Arm], Point] = {}
     for question in QUESTIONS:
@@ -521,7 +523,7 @@ def _shape(question: Question, curve: Curve) -> str:
 
 
 def _straight(question: Question, curve: Curve) -> str:
-    """Return the change of the value for each further broker, topic, client, server or ms, in words."""
+    """Return a text such as "+2 ms for each broker more", computed from a curve's first and last point."""
     first, last = curve.known[0], curve.known[-1]
     assert first.median is not None
     assert last.median is not None

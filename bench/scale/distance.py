@@ -101,9 +101,10 @@ def measure_distance(group: ScaleGroup, point: Point, record: Record) -> dict[st
 def changes(group: ScaleGroup, record: Record) -> dict[str, float]:
     """Return median times of changes at the leader, at a follower, and on all servers, in ms.
 
-    For a change on all servers, there are two times: the time until every server shows the change, and the
-    time from the first to the last server that shows it. A RocketMQ broker sends such a change to every
-    server. A ZooKeeper broker sends it to the leader only, because the broker has a session with one server.
+    For a change on all servers, there are two times. One is the time until every server shows the change. The
+    other is the time from the first to the last server that shows the change. A RocketMQ broker sends such a
+    change to every server. A ZooKeeper broker sends it to the leader only, because the broker has a session
+    with one server.
     """
     found: dict[str, float] = {}
     leader = group.leader()
@@ -141,7 +142,7 @@ def check_leader(group: ScaleGroup, leader: int | None) -> None:
     """Check that ``leader``, which led at the beginning of a measurement, still leads.
 
     Raises:
-        Unhealthy: If another server leads now, or none.
+        Unhealthy: If another server leads now, or if no server leads.
     """
     if (now := group.leader()) != leader:
         raise Unhealthy(f"another server led before the end: {leader} at first, then {now}")

@@ -137,13 +137,13 @@ def _steps(high: float) -> list[float]:
 
 
 def _log_steps(low: float, high: float) -> list[float]:
-    """Return the powers of ten between two values. If there is none, return the two values."""
+    """Return the powers of ten between two values. If there is no such power, return the two values."""
     first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
     return [10.0**power for power in range(first, last + 1)] or [low, high]
 
 
 def _apart(ticks: Sequence[Tick]) -> list[Tick]:
-    """Return the labels without those that lie too close to the label before."""
+    """Return the labels, but omit each label that lies too close to the label before."""
     found: list[Tick] = []
     for tick in ticks:
         room = max(_LABEL_ROOM if found else 0.0, 0.0)

@@ -35,8 +35,8 @@ TIMERS: Final = Timers(
 #: Size of the JVM's heap in MB. It is enough for 100 brokers with 10,000 topics each: with a smaller heap, a
 #: JVM would spend its time on garbage collection. RocketMQ's own script, runserver.sh, sets the same value.
 HEAP_MB: Final[dict[Arm, int]] = {"apache": 4096, "zookeeper": 3072}
-#: Options for short-lived JVMs, which the comparison uses. This module removes them from the commands,
-#: because its JVMs serve a heavy load.
+#: Options with which the comparison starts its JVMs, because they live for a short time only. This module
+#: removes the options from the commands, because its JVMs serve a heavy load.
 _SHORT_LIVES: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 START_S: Final = 90.0
 _LEADS: Final = ("leader", "standalone")
@@ -175,7 +175,7 @@ class ScaleGroup:
     # -- faults -------------------------------------------------------------------------------------------
 
     def delay(self, round_trip_ms: float, *, loss: float = 0.0) -> None:
-        """Set the round-trip time, and the share of lost packets, between each two servers."""
+        """Set the round-trip time, and the share of lost packets, between each pair of servers."""
         names = self.servers.names
         directions = [
             pair for name in names for pair in both_ways([name], [each for each in names if each > name])

@@ -1,8 +1,8 @@
 """A process with many clients, which measures when they learn of a change: by a notification or by polling.
 
 The program ``python -m routekeeper.bench.scale.herd`` reads a plan of :mod:`routekeeper.bench.wires.job` as
-JSON from standard input. To standard output it writes one JSON object a line: first the raw rows, from which
-the figures are computed, and in the last line the figures.
+JSON from standard input. To standard output it writes one JSON object per line: first the raw rows, from
+which the figures are computed, and in the last line the figures.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def used_s(pids: list[int]) -> list[float]:
 
 
 def ignore(row: dict[str, Any]) -> None:
-    """Keep no raw row."""
+    """Do nothing with a raw row."""
 
 
 async def watch(job: Job, record: Record = ignore) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Measurements with other numbers of servers: lone changes, kills, rolling restarts, and all servers down."""
+"""Measurements with other numbers of servers.
+
+They concern changes that are made one at a time, kills, rolling restarts, and a time without any server.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +46,8 @@ from routekeeper.remoting.route import TopicConfig
 Record = Callable[[dict[str, Any]], None]
 #: Number of changes before the first measured change. A JVM compiles only code that has run often.
 WARM_TIMES: Final = 200
-#: Each change has a number. This is the number of change numbers that are reserved for the tries after each
-#: kill of a server. There are fewer tries, so no change number is used twice.
+#: Each change has a number. For the tries after each kill of a server, this many numbers are reserved. There
+#: are fewer tries, so no number is used twice.
 TRIES_MAX: Final = 10_000
 #: Seconds after which a query counts as unanswered.
 ANSWER_S: Final = 2.0
@@ -60,7 +63,7 @@ _SEND_USER: Final = 0
 def measure_number(
     group: ScaleGroup, point: Point, record: Record, chance: random.Random
 ) -> dict[str, float]:
-    """Measure three things in this order: lone changes, kills of all servers but one, a rolling restart."""
+    """Measure single changes, then kills of all servers but one, then a rolling restart."""
     found: dict[str, float] = {}
     with life_of(group, point, record) as life:
         with counting_others(found, "change"):
@@ -96,7 +99,7 @@ def reader_of(group: ScaleGroup, addr: str) -> Reader:
 
 
 def rolling(group: ScaleGroup, point: Point, record: Record) -> dict[str, float]:
-    """Restart one server after the other, and measure the interruptions.
+    """Restart one server after the other, and measure for how long changes and queries fail.
 
     Return the longest time without an accepted change, the longest time without a right answer, and the
     number of new leaders. The measurement ends only when a change and a query have succeeded after the last

@@ -12,7 +12,7 @@ import psutil
 from routekeeper.bench.group import cpu_s
 from routekeeper.bench.processes import sample_machine
 
-#: End of the name of such a figure; the name begins with the phase of the measurement.
+#: End of the names of these figures. The names begin with the phase of the measurement.
 OTHERS: Final = "_other_programs_cores"
 #: Shortest phase in seconds that gets a figure. The kernel counts the machine's processor time in ticks of
 #: 10 ms, which is too coarse for a shorter phase.
@@ -23,8 +23,8 @@ SHORTEST_S: Final = 0.5
 def counting_others(found: dict[str, float], phase: str) -> Iterator[None]:
     """Measure how many cores other programs use during an action; add the figure to ``found`` at its end.
 
-    Other programs are all programs except this one and its descendants, such as servers, brokers and proxies.
-    An action that fails, or that is shorter than :data:`SHORTEST_S`, gets no figure.
+    Other programs are all programs except this program and its descendants, such as servers, brokers and
+    proxies. An action that fails, or that is shorter than :data:`SHORTEST_S`, gets no figure.
     """
     before, own = sample_machine(), harness_s()
     yield
@@ -35,7 +35,7 @@ def counting_others(found: dict[str, float], phase: str) -> Iterator[None]:
 
 
 def harness_s() -> float:
-    """Return the processor time in s that this process and its descendants have used, also those that ended.
+    """Return the processor time in s of this process and its descendants, including ended descendants.
 
     So the difference of two results is right, even if servers were killed and restarted in the meantime.
     """

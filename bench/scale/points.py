@@ -1,4 +1,7 @@
-"""The points to measure, the order of the measurements, and the time that they take (no I/O, no clock)."""
+"""The points to measure, the order of the measurements, and the time that they take.
+
+A point is a combination of cluster sizes and distances. This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement in the plan of a series: a point, a design and a round."""
+    """One planned measurement: a point (sizes and distances of the cluster), a design and a round."""
 
     point: Point
     design: Arm
@@ -95,7 +98,7 @@ GRID: Final = (
     *((10, 1_000), (3, 1_000), (30, 1_000), (100, 1_000), (10, 100), (10, 10_000)),
     *((3, 100), (3, 10_000), (100, 100), (100, 10_000)),
 )
-#: Sizes with one more measured restart. After it, brokers return evenly over a heartbeat period.
+#: Sizes with one more measured restart, after which brokers return evenly over a heartbeat period.
 SPREAD: Final = ((10, 1_000), (100, 10_000))
 CLIENTS: Final = (30, 8, 250, 2_000)
 ROUND_TRIPS_MS: Final = (0.0, 1.0, 5.0, 20.0)
@@ -103,8 +106,8 @@ LOSS: Final = 0.01
 SLOW_MS: Final = 20.0
 SERVERS: Final = (3, 1, 5, 7)
 AWAY_S: Final = 120.0
-#: Seconds for which changes are tried after a kill. If none is accepted in this time, changes count as
-#: impossible. With a majority, the time must be above 10 s, for which ZooKeeper's followers wait for a silent
+#: Seconds for which changes are tried after a kill. If no change is accepted in this time, changes count as
+#: impossible. With a majority, the time must be above 10 s: ZooKeeper's followers wait 10 s for a silent
 #: leader.
 TRIED_S: Final = 12.0
 TRIED_WITHOUT_MAJORITY_S: Final = 8.0
@@ -266,8 +269,8 @@ def missing_turns(turns: Sequence[Turn], rows: Sequence[Row]) -> list[Turn]:
 def measured_s(turn: Turn, rows: Sequence[Row]) -> float:
     """Return the expected duration of a measurement in seconds.
 
-    It is the duration of the last measurement of the same point and design. If there is none, it is the
-    approximate duration on two idle CPU cores; see :func:`seconds_of`.
+    This is the duration of the last measurement of the same point and design. If there is no such
+    measurement, it is the approximate duration on two idle CPU cores; see :func:`seconds_of`.
     """
     took = [
         row.seconds

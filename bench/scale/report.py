@@ -67,7 +67,7 @@ class Section:
 
 
 def sections_of(series: Sequence[tuple[Order, Sequence[Row]]]) -> list[Section]:
-    """Return the sections of the page, one for each part that was measured (no I/O)."""
+    """Return the sections of the page, one for each part that was measured."""
     found = []
     for part in PARTS:
         of_part = [(order, rows) for order, rows in series if order.part == part]

@@ -250,7 +250,7 @@ def lacking_for(point: Point) -> str | None:
 
 
 def available(designs: Sequence[Arm]) -> tuple[list[Arm], str | None]:
-    """Return the designs that this machine can run, and the reason why one is left out (or None)."""
+    """Return the designs that this machine can run, and the reason why a design is left out, or None."""
     lacking = apache.missing()
     if lacking is None or "apache" not in designs:
         return list(designs), None

@@ -56,8 +56,8 @@ def measure_storm(group: ScaleGroup, point: Point, record: Record) -> dict[str, 
 def measure_herd(group: ScaleGroup, point: Point, record: Record) -> dict[str, float]:
     """Change a topic, and measure when many clients know the change.
 
-    Two kinds of clients are measured, one after the other: clients that watch, if the design allows this; and
-    clients that ask every 30 s, if the point says so.
+    First measure clients that watch, if the design allows watching. Then measure clients that ask every 30 s,
+    if the point has ``polling`` set.
     """
     found: dict[str, float] = {}
     with life_of(group, point, record) as life:

@@ -1,4 +1,7 @@
-"""Tables of the page, for results that the page does not show as curves (no I/O, no clock)."""
+"""Tables of the page, for results that the page does not show as curves.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,15 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """A kind of row in a table: the figure, the points that have a row, the text of a row, and the unit.
+    """A kind of row in a table. The table has one row for each chosen point.
 
     Attributes:
+        text: Function that returns the first cell of a point's row.
+        key: Name of the figure in the row.
+        unit: Unit of the figure; empty for a plain number.
+        chosen: Function that returns True if the table has a row for a point.
         plan: Range of values that follow from the plan, in the figure's unit. If the values of all rounds lie
-            in this range, the cell says so: the figure then shows only the plan, and nothing about the
-            design.
+            in this range, the cell says so, because such values tell nothing about the design.
     """
 
     text: Callable[[Point], str]
@@ -40,8 +46,8 @@ class _Line:
 #: brokers and the resident broker, the last of the ten comes back after nine elevenths of the period.
 _RETURN_S: Final = (0.8 * PERIOD_S, 1.05 * PERIOD_S)
 _RETURN_MS: Final = (1e3 * _RETURN_S[0], 1e3 * _RETURN_S[1])
-#: Range of the same time after a rolling restart. It begins with the restart of the last server. The brokers
-#: of the first server come back earlier, because this server restarts earlier.
+#: Range of the time until the last broker is back, after a rolling restart. The time begins with the restart
+#: of the last server. The brokers of the first server come back earlier, because that server restarts first.
 _ROLL_S: Final = (0.3 * PERIOD_S, 1.05 * PERIOD_S)
 
 

@@ -146,7 +146,7 @@ class Lane(abc.ABC):
 
     @abc.abstractmethod
     def part(self, client: Client[Any]) -> None:
-        """Remove the broker from the server for good."""
+        """Remove the broker from the server. The broker does not register again."""
 
     def is_still_listed(self) -> bool:
         """Return True if the server lists the broker although the connection was lost."""

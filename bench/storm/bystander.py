@@ -8,7 +8,7 @@ other clients wait for answers.
 - Requests: there is one connection to each server, with one request in flight. The next request follows
   :data:`PAUSE_NS` after an answer. So a server may have paused up to ``PAUSE_NS`` longer than the sample
   shows.
-- Delays of this process: on a machine with few cores, the process may have to wait for the CPU, and may then
+- Delays of this process: on a machine with few cores, the process may have to wait for the CPU. It may then
   read an answer too late. A round of its loop normally takes at most :data:`_ROUND_NS`. Longer rounds add to
   the sample's ``own_ns``. The server's own delay is at least ``wait_ns - own_ns``.
 """
@@ -94,7 +94,7 @@ class Line:
         self._ping_ns = 0
 
     def step(self, now_ns: int) -> None:
-        """Do what is due now: connect, send a query, or send a ping that keeps the session."""
+        """Do the work that is due now: connect, send a query, or send a ping that keeps the session."""
         if self._socket is None:
             if now_ns >= self._due_ns:
                 self._connect(now_ns)

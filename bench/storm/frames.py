@@ -1,4 +1,6 @@
-"""Registrations of many brokers with many topics, encoded before the measurement starts (no I/O, no clock).
+"""Registrations of many brokers with many topics, encoded before the measurement starts.
+
+This module does no I/O and reads no clock.
 
 All brokers have the same topics, as in a real installation. Their registrations differ only in the header and
 the DataVersion. So the bytes of the topics are in memory only once, and each broker adds some hundred bytes.

@@ -1,4 +1,4 @@
-"""One life of a design's servers, from start to end, with storms of registrations.
+"""One run of a design's servers (such as raft mode or ZooKeeper), with storms of registrations.
 
 In a storm, many brokers register, leave or return at the same time. Every figure is computed from recorded
 rows.
@@ -137,7 +137,7 @@ class Life:
     def register(self) -> dict[str, Any]:
         """Let all brokers register at the same time; return the figures.
 
-        The bystander asks for routes during this time.
+        Meanwhile, the bystander (a process that only asks for routes) sends its queries.
         """
         with self._measuring("register") as found, self.asking(found):
             watch = self._watch(self.plan.brokers)
@@ -147,7 +147,7 @@ class Life:
     def change(self) -> dict[str, Any]:
         """Let one broker register with all its topics changed; return the figures.
 
-        The bystander asks for routes during this time.
+        Meanwhile, the bystander (a process that only asks for routes) sends its queries.
         """
         with self._measuring("change") as found, self.asking(found):
             answer = self._do("change", STORM_S)
@@ -157,7 +157,7 @@ class Life:
     def leave(self) -> dict[str, Any]:
         """Let all brokers leave at the same time; return the figures.
 
-        The bystander asks for routes during this time.
+        Meanwhile, the bystander (a process that only asks for routes) sends its queries.
         """
         with self._measuring("leave") as found, self.asking(found):
             watch = self._watch(0)
@@ -327,11 +327,11 @@ def waits(samples: list[bystander.Sample]) -> dict[str, Any]:
 
     - A wait ends as described in :func:`until_right`.
     - A wait is counted without the time in which the bystander may have overlooked the answer.
-    - The percentiles are those of an imagined client that sends a query every :data:`bystander.PAUSE_NS`,
-      even while it waits for an answer. During one long wait of the bystander, this client would have sent
-      many queries, which all get their answers when the wait ends. With a query every 2 ms, a wait of 6 ms
-      counts as three waits of 6, 4 and 2 ms. Otherwise a server's pause of one second would count as a single
-      query.
+    - The percentiles are computed for an imagined client. It sends a query every
+      :data:`bystander.PAUSE_NS`, even while it waits for an answer. During one long wait of the bystander,
+      this client would have sent many queries, which all get their answers when the wait ends. With a query
+      every 2 ms, a wait of 6 ms counts as three waits of 6, 4 and 2 ms. Otherwise a server's pause of one
+      second would count as a single query.
     """
     took: list[int] = []
     longest_ns, own_ns = -1, 0
@@ -352,7 +352,7 @@ def waits(samples: list[bystander.Sample]) -> dict[str, Any]:
 
 
 def until_right(samples: list[bystander.Sample]) -> list[bystander.Sample]:
-    """Return the samples; a wait that did not end with a right answer is extended to the next right answer.
+    """Return samples of waits, each until a right answer, from samples of single queries.
 
     A client that is refused, or that gets a wrong route, still has no route. So its wait goes on until the
     server gives a right answer, including the pauses between the queries. If no right answer follows, the

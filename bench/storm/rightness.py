@@ -18,7 +18,7 @@ from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.route import decode_route
 from routekeeper.remoting.transport.blocking import BlockingClient
 
-#: Pause in seconds after a wrong answer. With it, these queries add only little load to the storm.
+#: Pause in seconds after a wrong answer. With this pause, the queries add only little load to the storm.
 PAUSE_S: Final = 0.05
 ANSWER_S: Final = 60.0
 #: Number of topics to query. They are spread over all topics, and include the first and the last.

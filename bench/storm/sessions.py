@@ -101,7 +101,7 @@ class Session(JuteSession):
         return [self._judged(answer) for answer in super().feed(data)]
 
     def _judged(self, answer: Answer) -> Answer:
-        """Return the answer; add the error if it is the answer to a request for many nodes that failed.
+        """Return the answer; add the error if a request for many nodes failed.
 
         ZooKeeper answers such a failed request with success, and puts the errors into the body.
         """

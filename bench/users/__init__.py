@@ -1,4 +1,4 @@
-"""Locust users that load a RocketMQ cluster; each file has one user class.
+"""Locust users that load a RocketMQ cluster. Each file has one user class.
 
-``locust -f`` takes one of the files, or all of them by ``bench/locustfile.py``.
+``locust -f FILE`` starts the users of one file, and ``bench/locustfile.py`` starts all users.
 """

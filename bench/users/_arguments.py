@@ -1,4 +1,7 @@
-"""Limits of the Locust users' arguments, and the check of these arguments (no I/O, no clock)."""
+"""Limits of the Locust users' arguments, and the check of these arguments.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +34,11 @@ def addresses(text: str) -> list[str]:
 
 
 def problem_of(options: Any, host: str | None) -> str | None:
-    """Return in one line why the arguments are wrong; None if they are right.
+    """Return in one line why the arguments are wrong, or None if they are right.
 
     Args:
         options: Locust's options, including the options of ``bench/users``.
-        host: The nameservers; None for the default.
+        host: The nameservers, or None for the default.
     """
     for name, (low, high) in _BOUNDS.items():
         value = getattr(options, name)

@@ -39,7 +39,7 @@ from routekeeper.remoting.route import ClusterInfo, TopicConfig
 log = logging.getLogger(__name__)
 logging.getLogger("routekeeper.client").setLevel(
     logging.WARNING
-)  # At level INFO, the client library logs one line for each queue and each user; they would flood the log.
+)  # At level INFO, the client library would log one line for each queue and each user.
 
 HOST: Final = "127.0.0.1:9876"
 NS_PER_MS: Final = 1_000_000
@@ -50,7 +50,7 @@ WAIT_S: Final = 0.1
 #: Prefix of the names of simulated brokers.
 SIMULATED: Final = "sim-"
 
-#: Gives each new user in this process the next number.
+#: Counter that gives each new user in this process the next number.
 _numbers = itertools.count()
 
 
@@ -123,8 +123,8 @@ class Topics:
 
     Attributes:
         made: True if every nameserver has the topics.
-        awaited: True if the last attempt reached the nameservers, but the topics do not exist yet; users then
-            wait.
+        awaited: True if the last attempt reached the nameservers, but the topics do not exist yet. In this
+            state users wait.
     """
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class Topics:
         self._making: gevent.Greenlet | None = None
 
     def begin(self, environment: Any) -> None:
-        """Try once to create the topics; after a failure, try again in the background while users run."""
+        """Try once to create the topics. After a failure, try again in the background while users run."""
         self.end()
         failure = self._try(environment)
         if failure is None:
@@ -153,7 +153,7 @@ class Topics:
         log.warning("topics are ready")
 
     def _try(self, environment: Any) -> str | None:
-        """Create the missing topics; return None on success, otherwise one line with the reason."""
+        """Create the missing topics. Return None, or the reason of a failure in one line."""
         options = environment.parsed_options
         servers = addresses(environment.host or HOST)
         reached = False
@@ -183,11 +183,11 @@ TOPICS: Final = Topics()
 def make_topics(environment: Any, **_: Any) -> None:
     """Create the topics on every broker before the first user needs them."""
     if isinstance(environment.runner, MasterRunner):
-        return  # a master runs no users; its workers create the topics
+        return  # a master runs no users, and its workers create the topics
     problem = problem_of(environment.parsed_options, environment.host)
     if problem is None:
         TOPICS.begin(environment)
-    else:  # Locust's web page can set other values than those that `check_arguments` has checked.
+    else:  # `check_arguments` has not checked values that the user set on Locust's web page later.
         log.error("%s", problem)
 
 
@@ -198,7 +198,7 @@ def leave_topics(**_: Any) -> None:
 
 
 def _make_topics(client: Client, info: ClusterInfo, servers: list[str], topics: list[str]) -> None:
-    """Create topics on every broker except simulated ones; then wait for their routes on all nameservers.
+    """Create topics on every broker that is not simulated, and wait for their routes on all nameservers.
 
     Raises:
         NoBroker: If no broker is registered.
@@ -231,7 +231,7 @@ def _make_topics(client: Client, info: ClusterInfo, servers: list[str], topics: 
 
 
 def http_addresses(client: Client) -> list[str]:
-    """Ask the nameservers for their HTTP addresses, and return those addresses.
+    """Return the HTTP addresses that the nameservers report.
 
     Raises:
         NoAnswer: If no nameserver serves HTTP.
@@ -250,7 +250,7 @@ def http_addresses(client: Client) -> list[str]:
 
 
 class Failed(Exception):
-    """An operation failed; the message says why."""
+    """An operation failed. The message says why."""
 
 
 class Missing(Failed):
@@ -296,7 +296,7 @@ class LoadUser(User):
         """Do the next operation, and report it to Locust."""
 
     def wait(self) -> None:
-        """Pause for WAIT_S seconds; operations that become due in the meantime are skipped."""
+        """Pause for WAIT_S seconds. Operations that become due in the meantime are skipped."""
         gevent.sleep(WAIT_S)
 
     @task
@@ -365,10 +365,10 @@ class ScheduledUser(LoadUser):
 
     @abstractmethod
     def operate(self, topic: str, due_ns: int) -> int:
-        """Do one operation; return the length of the answer in bytes.
+        """Do one operation. Return the length of the answer in bytes.
 
         Raises:
-            RemotingError, OSError, Failed: If the operation failed; Locust's table of failures lists it.
+            RemotingError, OSError, Failed: If the operation failed. Locust's table of failures lists it.
         """
 
     def step(self) -> None:
@@ -380,7 +380,7 @@ class ScheduledUser(LoadUser):
                 chance=self.chance,
             )
         taken = self.schedule.take()
-        if taken is None:  # the rate is 0: there are no operations
+        if taken is None:  # there are no operations, because the rate is 0
             gevent.sleep(IDLE_S)
             return
         _, due_ns, topic = taken

@@ -21,7 +21,7 @@ POLL_S: Final = 0.2
 class ConsumerUser(LoadUser):
     """A consumer that reads messages as they arrive.
 
-    Messages whose planned send was before this user was spawned are read but not counted.
+    The user does not count messages whose planned send was before its own start.
     """
 
     name = "receive"

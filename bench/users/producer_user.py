@@ -13,7 +13,7 @@ DUE: str = "locustDue"
 
 
 class ProducerUser(ScheduledUser):
-    """A producer with its own client; the client refreshes its routes in the background."""
+    """A producer with its own client, which refreshes its routes in the background."""
 
     name = "send"
 

@@ -16,7 +16,7 @@ from routekeeper.bench.timers import DOCUMENTED_MS
 from routekeeper.bench.users._common import NS_PER_MS, Failed, ScheduledUser
 from routekeeper.bench.waiting import at_once
 
-#: Largest number of users in one process. Each process has a range of so many broker numbers for its users.
+#: Largest number of users in one process. It is also the number of broker numbers that each process may use.
 _PER_PROCESS: Final = 1_000
 _ADDRS: Final = 20_000
 _STEADY_TOPICS: Final = 9

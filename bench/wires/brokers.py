@@ -1,8 +1,10 @@
-"""Simulated brokers that only stay registered, in RocketMQ's and ZooKeeper's protocols (no I/O, no clock).
+"""Simulated brokers that only stay registered, in RocketMQ's and ZooKeeper's protocols.
 
 A RocketMQ broker registers all its topics with every nameserver, and repeats the registration every 30 s.
 A ZooKeeper broker holds a session with ephemeral nodes and sends pings. The paths and contents of the nodes
-are those of MetaQ, RocketMQ's predecessor (:mod:`routekeeper.bench.arms.layout`).
+are the same as in MetaQ, RocketMQ's predecessor (:mod:`routekeeper.bench.arms.layout`).
+
+This module does no I/O and reads no clock.
 """
 
 from __future__ import annotations
@@ -42,21 +44,21 @@ def ancestors(paths: list[str]) -> list[str]:
 
 
 class RemotingBroker(RemotingWire):
-    """A broker's connection to one nameserver; see :class:`routekeeper.bench.wires.wire.BrokerWire`."""
+    """A broker's connection to one nameserver (see :class:`routekeeper.bench.wires.wire.BrokerWire`)."""
 
     def steps(self) -> list[list[bytes]]:
         return [[self.prepare()]]
 
 
 class JuteBroker(JuteSession):
-    """A broker's session with one ZooKeeper server; see :class:`routekeeper.bench.wires.wire.BrokerWire`."""
+    """A broker's session with one ZooKeeper server (see :class:`routekeeper.bench.wires.wire.BrokerWire`)."""
 
     def __init__(self, *, key: int, topics: int, lease_s: int) -> None:
         super().__init__(lease_s * 1000)
         self._nodes = nodes(key, topics)
 
     def steps(self) -> list[list[bytes]]:
-        """Return all requests as one step: a ZooKeeper server handles a session's requests in order."""
+        """Return all requests as one step, because ZooKeeper handles a session's requests in order."""
         if self.timeout_ms != self._asked_ms:
             raise WireError(f"a session of {self.timeout_ms} ms was granted, {self._asked_ms} were asked for")
         above = [self.create(path, b"", may_exist=True) for path in ancestors(list(self._nodes))]

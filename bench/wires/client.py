@@ -13,7 +13,7 @@ W = TypeVar("W", bound=Conversation)
 
 
 class Client(asyncio.Protocol, Generic[W]):
-    """One connection: it calls ``answered`` for each answer, and ``lost`` when the connection ends."""
+    """One connection that calls ``answered`` for each answer, and ``lost`` when the connection ends."""
 
     def __init__(
         self,
@@ -57,10 +57,10 @@ class Client(asyncio.Protocol, Generic[W]):
         self._lost(self, f"connection lost: {error}")
         if not self.ready.done():
             self.ready.set_exception(ConnectionError(f"closed before it was ready: {error}"))
-            self.ready.exception()  # Mark the error as retrieved; else asyncio logs it if no task waits.
+            self.ready.exception()  # Read the error. Otherwise asyncio logs it if no task waits for it.
 
     def send(self, data: bytes) -> None:
-        """Write the bytes.
+        """Write ``data`` to the connection.
 
         If the connection is closed, do nothing, because ``lost`` reports closed connections.
         """

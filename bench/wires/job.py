@@ -27,9 +27,9 @@ class Plan(msgspec.Struct, kw_only=True):
     """The plan of a load process.
 
     Attributes:
-        members: ``host:port`` of each member; connections are spread over the members in rotation.
-        value_size: Bytes of the value that a ZooKeeper write stores. The remoting protocol has no such value;
-            the size of its writes depends on ``topics``.
+        members: ``host:port`` of each member. Connections are spread over the members in rotation.
+        value_size: Bytes of the value that a ZooKeeper write stores. The remoting protocol has no such value.
+            The size of its writes depends on ``topics``.
         pids: Processes whose CPU time is measured.
         victim: Pid of the process that the failover job kills or stops.
         by: Signal that the failover job sends to ``victim``.
@@ -39,8 +39,8 @@ class Plan(msgspec.Struct, kw_only=True):
         first_key: Lowest number of a broker or node that the watch and poll jobs use. Other load processes
             use lower numbers.
         everywhere: True if the broker of the watch and poll jobs registers with every member, as RocketMQ's
-            brokers do; False if the broker registers with one member.
-        report: Seconds between two progress lines on standard error while a load runs; 0 for no lines.
+            brokers do. False if the broker registers with one member.
+        report: Seconds between two progress lines on standard error while a load runs, or 0 for no lines.
     """
 
     job: JobName
@@ -63,7 +63,7 @@ class Plan(msgspec.Struct, kw_only=True):
 
 
 class Job:
-    """Base class of all jobs of a load process: opens connections, and ends the job after a failure."""
+    """Base class of all jobs of a load process. It opens connections, and ends the job after a failure."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -123,7 +123,7 @@ class Job:
     async def prepare(
         self, clients: list[Client[Wire]], answered: Callable[[Client[Wire], Answer], None]
     ) -> None:
-        """Create each connection's broker or node; then set ``answered`` as the handler of later answers."""
+        """Create each connection's broker or node, and set ``answered`` as the handler of later answers."""
         missing = set(clients)
         done: asyncio.Future[None] = self.loop.create_future()
 
@@ -142,7 +142,7 @@ class Job:
             client.answered = answered
 
     async def until(self, done: asyncio.Future[None], seconds: float) -> None:
-        """Wait for ``done`` for at most ``seconds``; a failure of the run ends the wait at once.
+        """Wait for ``done`` for at most ``seconds``. A failure of the run ends the wait at once.
 
         Raises:
             WireError: If the run failed, or if ``done`` is not set in time.

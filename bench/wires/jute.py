@@ -1,4 +1,4 @@
-"""ZooKeeper sessions for load programs: kazoo encodes the requests, and the load program sends them.
+"""ZooKeeper sessions for load programs. kazoo encodes the requests, and the load program sends them.
 
 A packet is a length as a u32, followed by this number of bytes. Requests start with ``xid i32, type i32``.
 Answers start with ``xid i32, zxid i64, err i32``. Source: ClientCnxn and Watcher of ZooKeeper 3.9.
@@ -33,14 +33,14 @@ class JuteSession:
     """One ZooKeeper session: its handshake, its requests, and the decoding of answers, events and pings.
 
     Args:
-        timeout_ms: Session timeout to ask for; the server may grant a different one.
+        timeout_ms: Requested session timeout. The server may grant a different timeout.
     """
 
     def __init__(self, timeout_ms: int = SESSION_TIMEOUT_MS) -> None:
         self.ready = False
         self.tag = 0
         self.out = bytearray()
-        #: Session timeout that the server granted, in ms; 0 before the handshake is over.
+        #: Session timeout in ms that the server granted, or 0 before the handshake is over.
         self.timeout_ms = 0
         self._asked_ms = timeout_ms
         self._rest = b""
@@ -51,7 +51,7 @@ class JuteSession:
 
     def _hello(self, session: int, password: bytes) -> bytes:
         body = Connect(0, 0, self._asked_ms, session, password, False).serialize()
-        return bytes(write_buffer(body))  # kazoo encodes a buffer like a packet: the length, then the bytes
+        return bytes(write_buffer(body))  # kazoo's format of a buffer is that of a packet: length, then bytes
 
     def request(self, asked: Any) -> bytes:
         """Return the bytes of a request object of kazoo, numbered with the next xid."""
@@ -74,7 +74,7 @@ class JuteSession:
         return _REQUEST.pack(8, _PING_XID, Ping.type)
 
     def event(self) -> None:
-        """Handle the event of a watch that has fired; subclasses that set watches override this method."""
+        """Handle the event of a watch that has fired. Subclasses that set watches override this method."""
 
     def feed(self, data: bytes) -> list[Answer]:
         if self._rest:
@@ -113,7 +113,7 @@ class JuteSession:
 
 
 class JuteWire(JuteSession):
-    """One session that writes its own node; see :class:`routekeeper.bench.wires.wire.Wire`.
+    """One session that writes its own node (see :class:`routekeeper.bench.wires.wire.Wire`).
 
     Args:
         key: Number of the session's own node.

@@ -1,8 +1,8 @@
-"""RocketMQ's remoting protocol: full registrations (103) and route queries (105), as 5.3.3 sends them.
+"""RocketMQ's full registrations (request 103) and route queries (request 105), as version 5.3.3 sends them.
 
 A write is a broker's full registration: JSON headers, the CRC of the body, and a JSON body with all topics.
 Each write changes one topic and the DataVersion. The registration is encoded once. For each write, five
-numbers are then replaced in the encoded bytes; each of the five has a fixed width.
+numbers of fixed width are replaced in the encoded bytes.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ class RemotingAnswers:
 
 
 class RemotingWire(RemotingAnswers):
-    """A broker's connection to one nameserver; see :class:`routekeeper.bench.wires.wire.Wire`.
+    """A broker's connection to one nameserver (see :class:`routekeeper.bench.wires.wire.Wire`).
 
     Args:
         key: Number of the broker.
         topics: Number of the broker's topics.
-        timestamp_ms: Timestamp of the broker's DataVersion; a later run must use a later timestamp.
+        timestamp_ms: Timestamp of the broker's DataVersion. A later run must use a later timestamp.
     """
 
     def __init__(self, *, key: int, topics: int, timestamp_ms: int) -> None:
@@ -143,7 +143,7 @@ class RemotingWire(RemotingAnswers):
         return self._register(number)
 
     def heartbeat(self) -> bytes:
-        """Return the last registration with a new request number; a broker sends it every 30 s."""
+        """Return the last registration with a new request number. A broker sends it every 30 s."""
         return self._finish()
 
     def _register(self, number: int) -> bytes:
@@ -151,8 +151,8 @@ class RemotingWire(RemotingAnswers):
         self._frame[at : at + 9] = b"%d" % (_FIRST_COUNTER + number)
         crc = body_crc32(bytes(memoryview(self._frame)[self._body_at :]))
         at = self._crc_at
-        # Pad with blanks after the closing quote: the frame's length must not change, and Java writes the
-        # number without leading zeros.
+        # Pad with blanks after the closing quote, because the frame's length must not change. Leading zeros
+        # are not possible, because Java writes the number without them.
         self._frame[at : at + 11] = (b'%d"' % crc).ljust(11)
         return self._finish()
 

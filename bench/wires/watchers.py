@@ -1,10 +1,12 @@
-"""Simulated clients that watch for changes, in ZooKeeper's protocol and over HTTP (no I/O, no clock).
+"""Simulated clients that watch for changes, in ZooKeeper's protocol and over HTTP.
 
 A ZooKeeper watch reports one change of a node. The client's next read fetches the new value and sets a new
-watch. Our nameserver can notify clients only over HTTP: a query with ``index`` and ``wait`` gets its answer
-when the topic changes. The client then sends the next query. RocketMQ's clients and our clients do not use
-this query: they ask for routes every 30 s. (Request 905, the nameserver's notification over the remoting
-protocol, goes to brokers only.)
+watch. Our nameserver can notify clients only over HTTP. It answers a query with ``index`` and ``wait`` when
+the topic changes, and the client then sends the next query. RocketMQ's clients and our clients do not use
+this query, because they ask for routes every 30 s. (The nameserver sends request 905, a notification over the
+remoting protocol, only to brokers.)
+
+This module does no I/O and reads no clock.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _HEAD_END: Final = b"\r\n\r\n"
 
 
 class JuteWatcher(JuteSession):
-    """A session that watches one node; see :class:`routekeeper.bench.wires.wire.WatchWire`."""
+    """A session that watches one node (see :class:`routekeeper.bench.wires.wire.WatchWire`)."""
 
     def __init__(self, *, key: int) -> None:
         super().__init__()
@@ -38,7 +40,7 @@ class JuteWatcher(JuteSession):
 
 
 class HttpWatcher:
-    """Blocking queries for the route of one topic; see :class:`.wire.WatchWire`."""
+    """Blocking queries for the route of one topic (see :class:`routekeeper.bench.wires.wire.WatchWire`)."""
 
     def __init__(self, *, key: int, topic: int = 0, host: str) -> None:
         self.ready = True

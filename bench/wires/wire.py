@@ -1,8 +1,8 @@
-"""The interface of a protocol for load programs: it encodes requests and decodes answers, without I/O.
+"""The interface of a protocol for load programs, which encodes requests and decodes answers without I/O.
 
 One object is one connection. The encoders of both protocols prepare their requests once and then replace
-numbers in the prepared bytes. The generator therefore costs about the same CPU time for each system; the
-report states that CPU time.
+numbers in the prepared bytes. So the load program costs about the same CPU time for each system. The report
+states this CPU time.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Answer(NamedTuple):
     """One answer of the server.
 
     Attributes:
-        tag: Tag of the request, see :attr:`Wire.tag`.
-        error: The server's reason for refusing the request; None for success.
-        body: The content that was read; empty for writes.
+        tag: Tag of the request (see :attr:`Conversation.tag`).
+        error: The server's reason for refusing the request, or None for success.
+        body: The content that was read, or empty for writes.
     """
 
     tag: int
@@ -33,7 +33,7 @@ class Conversation(Protocol):
 
     Attributes:
         ready: True if requests may be sent. If the protocol has a handshake, True only after the handshake.
-        tag: Number of the request that was encoded last; its answer carries the same number.
+        tag: Number of the request that was encoded last. Its answer has the same number.
         out: Bytes to send that no caller has asked for, such as the request that sets the next watch. The
             load program sends and then clears them.
     """
@@ -47,7 +47,7 @@ class Conversation(Protocol):
         ...
 
     def feed(self, data: bytes) -> list[Answer]:
-        """Take received bytes; return the answers that are now complete.
+        """Decode received bytes, and return the answers that are now complete.
 
         Raises:
             WireError: If the bytes break the protocol.
@@ -59,7 +59,7 @@ class Wire(Conversation, Protocol):
     """A connection that writes one broker or node, and can read what other connections write."""
 
     def prepare(self) -> bytes:
-        """Return the request that creates this connection's broker or node; call it before any write."""
+        """Return the request that creates this connection's broker or node. It must precede any write."""
         ...
 
     def write(self, number: int) -> bytes:
@@ -87,17 +87,17 @@ class BrokerWire(Conversation, Protocol):
         ...
 
     def heartbeat(self) -> bytes:
-        """Return the request that keeps the broker registered; the server answers this request."""
+        """Return the request that keeps the broker registered. The server answers this request."""
         ...
 
 
 class WatchWire(Conversation, Protocol):
     """A connection that receives every change of one broker or node.
 
-    Each answer has the current content; the first answer has the content at the start of the watch. If the
-    protocol needs a further request to continue the watch, ``out`` contains that request.
+    Each answer has the current content. The first answer has the content at the start of the watch. If the
+    protocol needs a further request to continue the watch, ``out`` contains this request.
     """
 
     def watch(self) -> bytes:
-        """Return the request that starts the watch; called once."""
+        """Return the request after which the server reports changes. Call this method only once."""
         ...

@@ -1,7 +1,7 @@
 """Handlers: functions that take a request and the broker's state, and return an answer.
 
 If an answer has to wait, the handler returns an object that says what to wait for. This folder holds the
-handlers of all request codes. No code in this folder waits, and only the store does I/O.
+handlers of all request codes. No code in this folder waits, and only the store reads and writes files.
 
     handlers.py          the table from codes to handlers
     sending.py           storing messages: 10, 36, 310, 320

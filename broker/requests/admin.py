@@ -1,6 +1,8 @@
 """Requests about topics and the broker itself: 17, 21, 25, 26, 28, 33, 202, 208, 215, 300, 305, 351, 907.
 
-Only the store does I/O. Source: AdminBrokerProcessor and QueryMessageProcessor, RocketMQ 4.9 and 5.3.
+This module accesses files only through the store.
+
+Source: AdminBrokerProcessor and QueryMessageProcessor, RocketMQ 4.9 and 5.3.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ def create_topic(state: BrokerState, call: Call) -> RemotingCommand | Later:
     changed = state.topics.put(config, now_ms=call.now_ms)
     if changed:
         state.topic_changed(config.topic_name)
-    # Wait for the disk even if the topic stays the same: an earlier change may not be on disk yet.
+    # Wait for the disk even if the topic stays the same. An earlier change may not be on disk yet.
     return Later(reply=call.request.reply(), topics_saved=True, registered=changed)
 
 
@@ -207,8 +209,8 @@ def _topic_stats(state: BrokerState, call: Call, topic: str, queue_nums: int) ->
 def consume_stats(state: BrokerState, call: Call) -> Stepwise:
     """Serve request 208: return a group's progress in each queue of the requested topic.
 
-    If the request names no topic, return the progress in all topics that the group subscribes to or has
-    offsets of.
+    If the request names no topic, return the progress in all topics to which the group subscribes or for
+    which it has offsets.
 
     Raises:
         Refusal: If the request names no topic, and the group's topics have too many queues for one answer.
@@ -269,7 +271,7 @@ def view_message(state: BrokerState, call: Call) -> RemotingCommand:
 
 
 #: Settings that operators' tools expect from every broker. The values are fixed, because this broker has no
-#: such settings; RocketMQ 4.9.7's exportConfigs fails if one of them is missing.
+#: such settings. RocketMQ 4.9.7's exportConfigs fails if one of them is missing.
 _FIXED_SETTINGS: Final = {
     "filterServerNums": "0",
     "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
@@ -327,8 +329,8 @@ def update_config(state: BrokerState, call: Call) -> RemotingCommand | Later:
         changed.validate()
     except SettingError as error:
         raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from None
-    # Register even if the permission stays the same: administrators set the same value again to make a broker
-    # register.
+    # Register even if the permission stays the same, because administrators set the same value again to make
+    # a broker register.
     if "brokerPermission" in values:
         state.topics.restate(now_ms=call.now_ms)
         state.effects.save_topics = True

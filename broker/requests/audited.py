@@ -1,4 +1,6 @@
-"""Requests by which operators change a broker, and the texts of their audit lines (no I/O, no clock).
+"""Requests by which operators change a broker, and the texts of their audit lines.
+
+This module does no I/O and reads no clock.
 
 No audit line is written for requests that clients send for their own work:
 
@@ -35,7 +37,7 @@ AUDITED: Final = frozenset(
 
 #: Largest number of list entries in one audit line. The line also states how many entries the list has.
 NAMED_MAX: Final = 8
-#: Response codes for a change that is made in memory but may not be on disk: a power cut may undo the change.
+#: Response codes for a change that is made in memory but may not be on disk. A power cut may undo the change.
 _UNKNOWN: Final = frozenset({ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLUSH_DISK_TIMEOUT})
 
 

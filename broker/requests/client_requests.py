@@ -1,4 +1,6 @@
-"""Requests about clients and groups: 34, 35, 38, 41, 42, 46, 200, 201, 203, 204, 207 (no I/O, no clock).
+"""Requests about clients and groups: 34, 35, 38, 41, 42, 46, 200, 201, 203, 204, 207.
+
+This module does no I/O and reads no clock.
 
 Source: ClientManageProcessor, ConsumerManageProcessor and AdminBrokerProcessor, RocketMQ 4.9 and 5.3.
 """
@@ -67,7 +69,7 @@ def heartbeat(state: BrokerState, call: Call) -> RemotingCommand:
         try:
             group_config = state.group_config(consumer.group_name, now_ms=call.now_ms)
             state.require_room_for_topics(topic)
-        except Refusal:  # the heartbeat succeeds nevertheless; the reason for the refusal is logged
+        except Refusal:  # The heartbeat succeeds nevertheless. The reason for the refusal is logged.
             continue
         if group_config is not None and name_fault(topic, length_max=GROUP_TOPIC_LENGTH_MAX) is None:
             state.ensure_group_topic(

@@ -1,4 +1,6 @@
-"""Requests that a broker passes on to consumers: 223, 307 and 309. Only the store does I/O.
+"""Requests that a broker passes on to consumers: 223, 307 and 309.
+
+This module accesses files only through the store.
 
 Source: AdminBrokerProcessor.callConsumer, RocketMQ 4.9 and 5.3.
 """
@@ -65,7 +67,7 @@ def running_info(state: BrokerState, call: Call) -> Forward:
 
 
 def consume_directly(state: BrokerState, call: Call) -> Forward:
-    """Serve request 309: let a client consume one message; the broker adds the message to the request.
+    """Serve request 309: let a client consume one message. The broker adds the message to the request.
 
     Raises:
         Refusal: If the message does not exist, or if the client is not connected or too old to answer.

@@ -1,6 +1,8 @@
-"""Operators' requests about groups: 222, 223, 303, 308, 314, 317, 343, 345, 352. Only the store does I/O.
+"""Operators' requests about groups: 222, 223, 303, 308, 314, 317, 343, 345, 352.
 
 A request about all queues of a topic is served in steps, so that other requests are served between the steps.
+This module accesses files only through the store.
+
 Source: AdminBrokerProcessor and Broker2Client, RocketMQ 4.9 and 5.3.
 """
 
@@ -54,9 +56,9 @@ NOTICES_MAX: Final = 256
 NOTICES_BYTES: Final = 1 << 20
 #: Number of offsets that one step of request 308 compares.
 _COMPARED: Final = 2000
-#: Number of offsets that one step of request 314 copies; a topic with more queues has a step of its own.
+#: Number of offsets that one step of request 314 copies. A topic with more queues has a step of its own.
 CLONED: Final = 2000
-#: Largest number of queues in one answer, over all groups; a larger answer would not fit in a frame.
+#: Largest number of queues in one answer, over all groups. A larger answer would not fit in a frame.
 QUEUES_MAX: Final = 50_000
 _INT64_MAX: Final = 2**63 - 1
 
@@ -107,7 +109,7 @@ def _reset(
     chosen = range(queue_nums) if fields.queue_id < 0 else range(fields.queue_id, fields.queue_id + 1)
     offsets: dict[MessageQueue, int] = {}
     by_queue: dict[int, int] = {}
-    # A search by time is slow: it reads from files about 20 times for each queue.
+    # A search by time is slow, because it reads from files about 20 times for each queue.
     by_time = fields.offset < 0 <= fields.timestamp
     for queue_id in chosen:
         if by_time or queue_id % TURN == TURN - 1:
@@ -187,7 +189,7 @@ def _note_offsets(about: dict[str, str], before: Mapping[int, int], after: Mappi
 
 
 def _for_c(offsets: dict[MessageQueue, int]) -> bytes:
-    """Return offsets as a JSON list: the C++ client cannot read RocketMQ's JSON with objects as keys."""
+    """Return offsets as a JSON list. The C++ client cannot read RocketMQ's JSON with objects as keys."""
     table = [queue.to_json() | {"offset": offset} for queue, offset in offsets.items()]
     return orjson.dumps({"offsetTable": table})
 
@@ -371,7 +373,7 @@ def _clone(state: BrokerState, call: Call, fields: CloneGroupFields, topics: tup
     # Offsets are copied topic by topic. If the broker reaches its bound of stored offsets, the copies made so
     # far stay. When the same request is repeated later, it copies the remaining topics.
     # Each topic's offsets are read and copied in one step. So the copy has every commit that the source group
-    # made before that step, and it overwrites no commit that the new group makes after that step.
+    # made before that step. It overwrites no commit that the new group makes after that step.
     cost = 0
     for topic in topics:
         offsets = state.offsets.queues(topic, fields.src_group)
@@ -422,7 +424,7 @@ def _all_consume_stats(state: BrokerState, call: Call, *, is_order: bool) -> Wor
         if listed:
             groups.append(b"{" + orjson.dumps(group) + b":[" + b",".join(listed) + b"]}")
         yield no_work
-    # totalInflightDiff is 0: only consumers know which messages they have pulled and not yet consumed.
+    # totalInflightDiff is 0. Only consumers know which messages they have pulled and not yet consumed.
     body = b'{"brokerAddr":%s,"consumeStatsList":[%s],"totalDiff":%d,"totalInflightDiff":0}' % (
         orjson.dumps(str(state.advertise)),
         b",".join(groups),

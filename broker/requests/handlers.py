@@ -1,4 +1,7 @@
-"""Request codes and their handlers. The broker does not support other codes. Only the store does I/O."""
+"""Request codes and their handlers. The broker does not support other codes.
+
+This module accesses files only through the store.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +149,7 @@ SENDS: Final = frozenset(
 )
 
 
-#: For each request code, the group of requests under which ``/metrics`` counts the request's time.
+#: The group of requests under which ``/metrics`` counts the time of a request, by request code.
 GROUPS: Final[Mapping[int, str]] = {
     **dict.fromkeys(HANDLERS, "admin"),
     **dict.fromkeys(SENDS, "send"),
@@ -171,7 +174,7 @@ GROUPS: Final[Mapping[int, str]] = {
 
 
 def serve(state: BrokerState, call: Call) -> Outcome:
-    """Serve a request whose code is in :data:`HANDLERS`; a handler's :class:`Refusal` becomes the answer.
+    """Serve a request whose code is in :data:`HANDLERS`. Turn a handler's :class:`Refusal` into the answer.
 
     Raises:
         RemotingError: If the request's arguments or body cannot be read.

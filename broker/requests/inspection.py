@@ -1,4 +1,6 @@
-"""Operators' requests about a broker's internal state: 306, 315, 316, 321, 328, 329. Only the store does I/O.
+"""Operators' requests about a broker's internal state: 306, 315, 316, 321, 328, 329.
+
+This module accesses files only through the store.
 
 Source: AdminBrokerProcessor, RocketMQ 4.9 and 5.3.
 """
@@ -23,7 +25,7 @@ from routekeeper.remoting.command import RemotingCommand
 
 #: Largest number of consume queue entries in one answer.
 ENTRIES_MAX: Final = 1024
-#: Largest number of producers in one answer; a larger answer would not fit in a frame.
+#: Largest number of producers in one answer. A larger answer would not fit in a frame.
 PRODUCERS_MAX: Final = 50_000
 #: Number of producers that one step of request 328 adds to the answer.
 _DESCRIBED: Final = 1000
@@ -52,7 +54,7 @@ def _growth(growth: Growth) -> dict[str, Any]:
 
 
 def query_consume_queue(state: BrokerState, call: Call) -> RemotingCommand:
-    """Serve request 321: list entries of a queue; show for each entry if a group's subscription matches.
+    """Serve request 321: list entries of a queue, and show which entries a group's subscription matches.
 
     Raises:
         Refusal: If the queue does not exist, or the number of entries is out of range.

@@ -1,6 +1,6 @@
 """Requests 18 and 225: lists of topics and of groups. If one entry is refused, the whole list is refused.
 
-Only the store does I/O. Source: AdminBrokerProcessor, RocketMQ 5.3.
+This module accesses files only through the store. Source: AdminBrokerProcessor, RocketMQ 5.3.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 LIST_MAX: Final = 10_000
 #: Number of topics or groups that one step handles.
 TURN: Final = 100
-#: Bounds of a request's body. A group with a name of usual length takes 450 bytes in the body.
+#: Bounds of a request's body. A list of LIST_MAX groups, whose names have the usual length, takes 4.5 MB.
 _LIMITS: Final = Limits(size=8 << 20, containers=64 << 10, dialect_size=64 << 10, dialect_keys=1 << 10)
 
 
@@ -42,7 +42,7 @@ def create_groups(state: BrokerState, call: Call) -> Stepwise:
 
 
 def _answered(call: Call, work: Work) -> Work:
-    """Run a handler's steps and return their answer; turn an error into an answer."""
+    """Run a handler's steps and return their answer. Turn an error into an answer."""
     try:
         return (yield from work)
     except Refusal as refusal:

@@ -1,4 +1,4 @@
-"""Request 12: messages by key. Only the store does I/O.
+"""Request 12: messages by key. This module accesses files only through the store.
 
 Source: QueryMessageProcessor.queryMessage and DefaultMessageStore.queryMessage, RocketMQ 4.9 and 5.3.
 """
@@ -26,7 +26,8 @@ _READ_MAX: Final = 512
 #: Bounds of one step: number of messages to read, and bytes of messages after which the step ends.
 _TURN: Final = 8
 _TURN_BYTES: Final = 1 << 20
-#: Largest number of log slices to index before a search. Many slices may be unindexed after a start.
+#: Largest number of steps that update the index before a search. Each step indexes a short part of the log.
+#: After a start, the index may lack a long part of the log.
 _CATCH_UP: Final = 64
 
 

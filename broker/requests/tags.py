@@ -1,4 +1,7 @@
-"""Tag codes: hashes of tags, by which the broker filters messages (no I/O, no clock)."""
+"""Tag codes: hashes of tags, by which the broker filters messages.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ def cached_tag_hash(tag: str) -> int:
 
 
 def tags_of(properties: str) -> str:
-    """Return the value of TAGS in encoded properties; empty without TAGS.
+    """Return the value of TAGS in encoded properties, or an empty text without TAGS.
 
     If TAGS occurs several times, the last value counts.
     """
@@ -30,7 +33,7 @@ def tags_of(properties: str) -> str:
     if begin < 0:
         return ""
     if (begin == 0 or properties[begin - 1] == PAIR_END) and properties.find(_MARK, begin + 1) < 0:
-        # The usual case: there is one TAGS, and no other name ends in TAGS.
+        # This is the usual case, in which there is one TAGS and no other name ends in TAGS.
         end = properties.find(PAIR_END, begin)
         return properties[begin + len(_MARK) : end if end >= 0 else None]
     found = ""
@@ -47,7 +50,7 @@ def tags_code(properties: str) -> int:
 
 
 def subscription_codes(expression: str) -> frozenset[int] | None:
-    """Return the tag codes that an expression such as ``A || B`` wants; None for all messages.
+    """Return the tag codes that an expression such as ``A || B`` wants, or None for all messages.
 
     Raises:
         ValueError: If the expression names no tag.

@@ -48,12 +48,12 @@ ACCOUNT_REQUESTS: Final = CHANGES | {
 
 
 class BrokerAccess:
-    """Access control: checks every request by networks and accounts, and serves requests about accounts.
+    """Access control that checks every request by networks and accounts, and serves account requests.
 
     The constructor blocks, because it reads the access files.
 
     Attributes:
-        files: The access files; None if the broker does not check accounts.
+        files: The access files, or None if the broker does not check accounts.
 
     Raises:
         SettingError: If the access files cannot be used.
@@ -86,7 +86,7 @@ class BrokerAccess:
         return self._accounts is not None
 
     def denied(self, request: RemotingCommand, host: str) -> Denied | None:
-        """Return the refusal of a request; None if the broker may serve the request."""
+        """Return the refusal of a request, or None if the broker may serve the request."""
         rule = broker_rule(request.code)
         if rule.admin:
             denied = outside_networks(request, host, self._networks)
@@ -131,7 +131,7 @@ class BrokerAccess:
                 second case the changed file is written, but not in force.
         """
         assert self.files is not None
-        # An operator may have edited the files since the last read. Read the files again first: otherwise
+        # An operator may have edited the files since the last read. Read the files again first. Otherwise
         # these edits would be lost.
         outcome = await self.files.look()
         if outcome.startswith("refused"):
@@ -186,7 +186,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def watch_namesrv_keys(config: BrokerConfig) -> WatchedFiles[Keys] | None:
-    """Return the watched file of the keys that sign requests to nameservers; None without such a file.
+    """Return the watched file of the keys that sign requests to nameservers, or None without such a file.
 
     Raises:
         SettingError: If the keys cannot be used.

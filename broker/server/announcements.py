@@ -1,4 +1,4 @@
-"""Announcements of changed topics; at most UNDER_WAY_MAX of them run at the same time."""
+"""Announcements of changed topics to nameservers. At most UNDER_WAY_MAX of them run at the same time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from routekeeper.broker.server.registrar import Announcer
 from routekeeper.broker.server.registration import Trigger
 from routekeeper.remoting.route import DataVersion, TopicConfig
 
-#: Largest number of announcements that run at the same time. More than one may run, because an announcement
-#: that waits for a silent nameserver must not delay the others.
+#: Largest number of announcements that run at the same time. Several may run, because an announcement that
+#: waits for a silent nameserver must not delay other announcements.
 UNDER_WAY_MAX: Final = 16
 #: Largest number of topics in an announcement of changed topics. If more topics have changed, the broker
 #: announces all its topics.
@@ -41,7 +41,7 @@ class Announcements:
         self._asked: asyncio.Future[None] | None = None  # done when the collected changes are announced
 
     def announce(self, changes: Changes, *, of_all: bool = False) -> asyncio.Future[None]:
-        """Announce changed topics, or all topics; return a future that is done after that announcement."""
+        """Announce changed topics, or all topics. Return a future that is done after that announcement."""
         self._changes += changes
         self._of_all |= of_all or len(self._changes) > SINGLE_MAX
         if self._of_all:

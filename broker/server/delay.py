@@ -1,8 +1,8 @@
 """Delivery of delayed messages: the broker moves a due message from the schedule topic to its real topic.
 
-Each delay level is one queue of the schedule topic, so the messages of a queue become due in their order.
-After a crash, the broker delivers messages again if they were delivered after the last write of the delay
-offsets, as in RocketMQ.
+Each delay level is one queue of the schedule topic. All messages of a queue have the same delay, so they
+become due in their order. The broker writes the delay offsets periodically. After a crash, it delivers
+messages again that it delivered after the last write, as in RocketMQ.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _RETRY_S: Final = 1.0
 
 
 def deliver_due(state: BrokerState, *, now_ms: int, limit: int = TURN_MESSAGES) -> float | None:
-    """Deliver at most ``limit`` due messages of one level; the next call begins with the next level.
+    """Deliver at most ``limit`` due messages of one level. The next call begins with the next level.
 
     Returns:
-        Seconds until the next message is due; 0.0 if a message may be due now; None if no message waits.
+        Seconds until the next message is due. 0.0 if a message may be due now. None if no message waits.
 
     Raises:
-        StoreUnavailable: If the store refused a message; deliveries before this message stay valid.
+        StoreUnavailable: If the store refused a message. Deliveries before this message stay valid.
         OSError: If the disk failed at some level, and no other level has due messages.
     """
     wait_ms: int | None = None
@@ -60,7 +60,7 @@ def deliver_due(state: BrokerState, *, now_ms: int, limit: int = TURN_MESSAGES) 
             continue
         except Mending:
             if is_mending:
-                return 0.0  # search one log slice per call; a longer search would block the event loop
+                return 0.0  # search one part of the log per call, so that the event loop is not blocked
             is_mending = True
             continue
         if delivered:
@@ -106,11 +106,11 @@ def _deliver_level(state: BrokerState, level: int, *, now_ms: int, limit: int) -
     """Deliver due messages of one level, within the bounds of one call.
 
     Returns:
-        Time in ms until the level's next message is due, or None if unknown; and True if the function
-        delivered or dropped a message.
+        Time in ms until the level's next message is due, or None if unknown. The second value is True if the
+        function delivered or dropped a message.
 
     Raises:
-        OSError: If a message cannot be read; deliveries before this message stay valid.
+        OSError: If a message cannot be read. Deliveries before this message stay valid.
     """
     queue_id, levels_ms = level - 1, state.config.delay_levels_ms
     # If the operator removed this level, the level's delay is unknown. Then trust the time in the entry.
@@ -136,7 +136,7 @@ def _deliver_level(state: BrokerState, level: int, *, now_ms: int, limit: int) -
             break
         for entry in entries:
             left_ms = entry.tags_code - now_ms
-            # If the remaining time is longer than the level's delay, the clock was set back: deliver now.
+            # If the remaining time is longer than the level's delay, the clock was set back. Deliver now.
             if entry.size > 0 and 0 < left_ms <= delay_ms:
                 return left_ms, offset > begin
             size += entry.size
@@ -174,7 +174,7 @@ def _deliver(state: BrokerState, message: StoredMessage, *, now_ms: int) -> None
     try:
         placed = state.store.put(draft, now_ms=now_ms)
     except LocalProtocolError as error:
-        # The message is not valid under the present settings. Drop it: otherwise it would be retried forever.
+        # The message is not valid under the current settings. Drop it. Otherwise it would be retried forever.
         logger.error("delayed message dropped id=%s error=%s", message.offset_message_id, error)
         return
     state.stats.stored(topic, 1, state.store.log.max_offset - placed.physical_offset)

@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 async def in_threads(steps: Generator[Callable[[], Any], Any, T], threads: DiskThreads) -> T:
-    """Run each step that the generator yields in a thread, one step at a time; return the work's result."""
+    """Run the steps that a generator yields in threads, one after another. Return the generator's result."""
     loop = asyncio.get_running_loop()
     try:
         work = next(steps)
         while True:
             try:
-                # Run no thread for this empty step: the switch to a thread takes longer than the step.
+                # Run no thread for this empty step. The switch to a thread takes longer than the step.
                 if work is no_work:
                     outcome = None
                     await asyncio.sleep(0)

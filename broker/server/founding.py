@@ -1,7 +1,8 @@
 """Name of a broker and folder of its store. A store keeps the broker name that it got at its first start.
 
-The default name is the host's name, which may change: a new container has a new host name. Therefore the
-default folder does not depend on the host's name, and the name in the store wins over it.
+The default name is the host's name. A host's name may change, because a new container has a new host name.
+Therefore the default folder does not depend on the host's name. The name in the store wins over the host's
+name.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def default_place(stores: Mapping[str, str], asked: str | None, *, root: Path) -
 
     Args:
         stores: Broker name of each existing store, by folder below ``root``.
-        asked: Broker name in the settings; None if the settings have no broker name.
+        asked: Broker name in the settings, or None if the settings have no broker name.
 
     Raises:
         SettingError: If the settings have no name, and several stores are possible. Also if no store has the
@@ -73,14 +74,14 @@ def stores_below(disk: Disk, root: Path) -> dict[str, str]:
     for folder in sorted(disk.names(root)):
         name = kept_name(disk, root / folder)
         if name is None and is_broker_name(folder) and _is_store(disk, root / folder):
-            name = folder  # stores of earlier releases have no name file; the folder has the broker's name
+            name = folder  # a store of an earlier release has no name file, but its folder has the name
         if name is not None:
             found[folder] = name
     return found
 
 
 def name_of_store(disk: Disk, directory: Path, *, asked: str | None, host: str) -> str:
-    """Return the name of the broker that owns this store; for a new store, the name that it will get.
+    """Return the name of the broker that owns this store, or the future name for a new store.
 
     Raises:
         OSError: If the disk fails.
@@ -109,7 +110,7 @@ def keep_name(disk: Disk, directory: Path, name: str) -> None:
 
 
 def kept_name(disk: Disk, directory: Path) -> str | None:
-    """Return the broker name in a store; None if the store has no name.
+    """Return the broker name in a store, or None if the store has no name.
 
     Raises:
         OSError: If the disk fails.

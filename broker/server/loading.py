@@ -69,8 +69,8 @@ def load_broker(
     are on disk before the broker stores new messages at the same offsets.
 
     Args:
-        boot: Id of the machine's current boot; empty if unknown.
-        changed_settings: Settings that request 25 changed, see :func:`read_changed_settings`; ``config``
+        boot: Id of the machine's current boot, or empty if unknown.
+        changed_settings: Settings that request 25 changed, see :func:`read_changed_settings`. ``config``
             contains them already.
 
     Raises:
@@ -96,7 +96,7 @@ def load_broker(
         )
     )
     groups, offsets = GroupConfigs(), ConsumerOffsets()
-    # Do not add a missing checksum to the topic table yet: first compare the table with the commit log.
+    # Do not add a missing checksum to the topic table yet. First compare the table with the commit log.
     trust = load_state(disk, tables / TOPICS, topics.load, adopt=False).trust
     topics.begin(now_ms=now_ms)
     topics_found = read_journals(disk, tables / TOPICS, topics)
@@ -150,7 +150,7 @@ def load_broker(
         (files.settings, Trust.CHECKED),
     ):
         if found in (Trust.CHECKED, Trust.ABSENT):
-            file.is_as_loaded()  # All other files are written again; damaged files are renamed.
+            file.is_as_loaded()  # All other files are written again, and damaged files are renamed.
     try:
         _follow_log(state, files, now_ms=now_ms)
     except BaseException:
@@ -179,7 +179,10 @@ def _parse_delays(text: str) -> dict[int, int]:
 def _compare(
     topics: TopicConfigs, trust: Trust, checkpoint: Checkpoint | None, path: Path, *, lacks_changes: bool
 ) -> None:
-    """If the topic table may be old or damaged, treat messages of topics that it lacks as valid."""
+    """If the topic table may be old or damaged, treat messages of topics that it lacks as valid.
+
+    Otherwise the broker would drop the messages of a topic whose creation the table lost.
+    """
     counter = 0 if checkpoint is None else checkpoint.topics_counter
     had = topics.data_version.counter
     is_older = topics.is_older_than(counter)
@@ -224,7 +227,7 @@ def _count_delayed(state: BrokerState, begin: int, counts: dict[str, int]) -> No
     Without this, a topic whose messages are all still delayed would be missing from ``counts``.
 
     Args:
-        begin: Log offset; only delayed messages from this offset on count.
+        begin: Log offset. Only delayed messages from this offset on count.
         counts: Number of queues that each topic needs.
     """
     store = state.store
@@ -261,7 +264,7 @@ def save_now(file: StateFile) -> None:
 
 
 def run_here(steps: Steps) -> None:
-    """Run the steps in this thread. The call blocks: use it only at the start and the end of the process."""
+    """Run the steps in this thread. The call blocks. Use it only at the start and the end of the process."""
     generator: Generator[Any, Any, None] = steps
     try:
         work = next(generator)

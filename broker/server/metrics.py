@@ -1,9 +1,9 @@
 """Metrics of a broker (``/metrics``), under the names and labels of RocketMQ's own exporter.
 
-Only the store does I/O. Rates are means over the last minute, as in the exporter. Two kinds of the exporter's
-metrics are missing: metrics that the exporter gets from clients, and metrics that this broker does not have
-(such as put latencies and sizes of thread pools). Clients can create any number of topics and groups.
-Therefore a family of metrics lists only the topics and groups with the greatest values.
+This module accesses files only through the store. Rates are means over the last minute, as in the exporter.
+The metrics that the exporter gets from clients are missing. Metrics of things that this broker does not have
+are also missing, such as put latencies and sizes of thread pools. Clients can create any number of topics and
+groups. Therefore a family of metrics lists only the topics and groups with the greatest values.
 
 Source: RMQMetricsCollector and MetricsCollectTask, rocketmq-exporter.
 """
@@ -42,15 +42,15 @@ from routekeeper.remoting.route import TopicConfig
 from routekeeper.remoting.transport.limits import ServerStats
 from routekeeper.remoting.transport.server_hooks import ServerHooks, hook_figures
 
-#: Kinds of connections, by their client: a consumer (which may also produce), a producer, a client that has
-#: sent only other requests, and a client that has sent no request.
+#: Kinds of connections, by their client. A ``consumer`` may also produce. A ``client`` has sent requests, but
+#: no heartbeat. A client of the kind ``other`` has sent no request.
 CONNECTION_KINDS: Final = ("consumer", "producer", "client", "other")
 #: Largest number of series in a family of metrics whose labels clients choose.
 SERIES_MAX: Final = 1_000
 #: Number of queues that one step of :func:`gather` reads. Other tasks can run between two steps.
 _TURN: Final = 500
-#: Names of metrics, by name of the statistic. The statistics in _TOPIC_RATES are kept for each topic; those
-#: in _GROUP_RATES are kept for each pair of a topic and a group.
+#: Names of metrics, by name of the statistic. The statistics in _TOPIC_RATES are kept for each topic. The
+#: statistics in _GROUP_RATES are kept for each pair of a topic and a group.
 _TOPIC_RATES: Final = {
     TOPIC_PUT_NUMS: "rocketmq_producer_tps",
     TOPIC_PUT_SIZE: "rocketmq_producer_message_size",
@@ -85,7 +85,7 @@ _HELP: Final = {
 
 
 class Samples(Collector):
-    """Families of metrics with their samples; each family has one help text.
+    """Families of metrics with their samples. Each family has one help text.
 
     Attributes:
         runtime: Labels of the metrics of the broker itself.
@@ -133,7 +133,7 @@ _Item = TypeVar("_Item", bound=tuple[Any, ...])
 
 
 def _keep_greatest(heap: list[_Item], item: _Item, count_max: int) -> None:
-    """Add an item to a heap; if the heap is full, remove its smallest item."""
+    """Add an item to a heap. If the heap is full, remove its smallest item."""
     if len(heap) < count_max:
         heapq.heappush(heap, item)
     else:
@@ -164,7 +164,7 @@ def gather(state: BrokerState) -> Generator[None, None, Samples]:
         if index % _TURN == 0:
             yield
     ends: Counter[str] = Counter()
-    # Read only queues that have messages: clients may create topics with any number of other queues.
+    # Read only queues that have messages. Clients may create topics with any number of other queues.
     for index, (topic, queue_id) in enumerate(state.store.queue_keys()):
         if queue_id < _queue_nums(state.topics.get(topic)):
             ends[topic] += state.store.bounds(topic, queue_id)[1]
@@ -211,14 +211,14 @@ def gather(state: BrokerState) -> Generator[None, None, Samples]:
 
 
 def _queue_nums(config: TopicConfig | None) -> int:
-    """Return the number of a topic's queues; 0 if the topic does not exist."""
+    """Return the number of a topic's queues, or 0 if the topic does not exist."""
     return 0 if config is None else max(config.read_queue_nums, config.write_queue_nums)
 
 
 def _add_broker(
     samples: Samples, state: BrokerState, broker: Mapping[str, str]
 ) -> Generator[None, None, dict[str, int]]:
-    """Add the samples of the broker itself and of groups; return the number of members of each group."""
+    """Add the samples of the broker itself and of groups, and return the number of members of each group."""
     stats, store = state.stats, state.store
     for reason in Refused:
         refused = float(stats.refused[reason])
@@ -301,7 +301,7 @@ def _add_lag(
 ) -> Generator[None, None, Behind | None]:
     """Add the lag of a group in a topic, and return this lag.
 
-    Return None for a broadcasting group: the broker does not know the lag, because members keep the offsets.
+    Return None for a broadcasting group. The broker does not know its lag, because members keep the offsets.
 
     Args:
         members: Number of the group's members.
@@ -358,7 +358,7 @@ def encode(
     """Return all metrics in Prometheus' text format 0.0.4. The function may run in any thread.
 
     Args:
-        disk: Size and free bytes of the file system that has the commit log; zeros if unknown.
+        disk: Size and free bytes of the file system that has the commit log, or zeros if unknown.
         requests: Number of requests by request code.
         connections: Number of open connections by kind.
         lines_suppressed: Number of log lines about peers that the broker suppressed.
@@ -404,7 +404,7 @@ def encode(
             samples.add(f"{_RUNTIME}{name}", value, samples.runtime, help_=help_)
     registry = CollectorRegistry()
     registry.register(samples)
-    ProcessCollector(registry=registry)  # needs /proc; systems without /proc get no process metrics
+    ProcessCollector(registry=registry)  # without /proc, this collector returns no metrics
     return generate_latest(registry)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Longest wait for a look-up in seconds. The system's resolver may take a minute; the look-up then continues
+#: Longest wait for a look-up in seconds. The system's resolver may take a minute. The look-up then continues
 #: in its own thread.
 LOOK_UP_S: Final = 3.0
 #: Upper bound, in seconds, of the pause after the first look-up and after a failed look-up. Source:
@@ -33,7 +33,7 @@ class NameserverNames:
     The list comes from the settings:
 
     - ``namesrvAddr`` lists addresses. With ``fetchNameSrvAddrByDnsLookup``, host names in this setting are
-      replaced by their current addresses. RocketMQ's brokers look up one name; here the setting may have
+      replaced by their current addresses. RocketMQ's brokers look up one name. Here the setting may have
       several names, and also addresses.
     - Without ``namesrvAddr``, an address server lists the nameservers if ``fetchNamesrvAddrByAddressServer``
       is set.
@@ -76,7 +76,7 @@ class NameserverNames:
         return self._listed
 
     async def look_up(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Resolve a list of ``name:port``; return addresses with their ports, in the order of the list."""
+        """Resolve a list of ``name:port``. Return addresses with their ports, in the order of the list."""
         names = tuple(names)
         found = await asyncio.gather(*map(self._look_up, names))
         self._known = dict(zip(names, found, strict=True))
@@ -84,7 +84,7 @@ class NameserverNames:
         return tuple(dict.fromkeys(addr for addrs in found for addr in addrs))
 
     def pause_s(self, config: BrokerConfig) -> float | None:
-        """Return the seconds until the next look-up or request; None if the settings need neither."""
+        """Return the seconds until the next look-up or request, or None if the settings need neither."""
         if config.asks_address_server:
             period_s = config.fetch_period_ms / 1000
         elif config.look_up_namesrv:
@@ -108,7 +108,7 @@ class NameserverNames:
 
 
 async def numeric_addresses(name: str) -> frozenset[str]:
-    """Resolve a ``name:port`` into addresses with this port; if the look-up fails, return the text itself."""
+    """Resolve a ``name:port`` into addresses with this port. If the look-up fails, return only ``name``."""
     try:
         return frozenset(await _addresses(name))
     except (OSError, ValueError, TimeoutError):

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnTls:
-    """TLS files for connections that this broker opens; an empty path means no file.
+    """TLS files for connections that this broker opens. An empty path means no file.
 
     Attributes:
         checks: True if a nameserver must present a certificate for its host, signed by ``ca`` or by one of
@@ -36,7 +36,7 @@ class OwnTls:
 
 
 def own_tls(config: BrokerConfig, file: TlsFile, *, enforcing: bool) -> OwnTls | None:
-    """Return the TLS files for connections that this broker opens; None without TLS. The files are not read.
+    """Return the TLS files for connections that this broker opens, or None without TLS. Do not read them.
 
     Settings win over the file of ``--tls-config``.
     By default, RocketMQ does not check a server's certificate. This broker does check it by default if an
@@ -74,8 +74,8 @@ class _Loaded:
     """A TLS context, made from files that were read.
 
     Attributes:
-        ends_at: The earlier of two times (Unix s): the end of the broker's own certificate, and the end of
-            the authority that expires last.
+        ends_at: The earlier of two times (Unix s): the expiry of the broker's own certificate, and the expiry
+            of the authority that expires last.
     """
 
     own: OwnTls
@@ -126,14 +126,14 @@ class NamesrvTls(CertificateFiles[_Loaded]):
 
 
 def _ends(file: str) -> list[float]:
-    """Return the times at which the certificates in a file expire; infinity without a file."""
+    """Return the times at which the certificates in a file expire, or infinity without a file."""
     if not file:
         return [math.inf]
     return ends_of(read_regular(file, size_max=CERTIFICATES_SIZE_MAX).decode("latin-1"))
 
 
 def namesrv_tls(config: BrokerConfig) -> NamesrvTls | None:
-    """Return TLS for connections to nameservers; None without TLS. This call blocks while it reads files.
+    """Return TLS for connections to nameservers, or None without TLS. This call blocks while it reads files.
 
     Raises:
         SettingError: If the settings contradict each other, or if a file cannot be used.

@@ -33,8 +33,8 @@ class RebalanceNotices:
     ) -> None:
         self._members = members
         self._send = send
-        # Changed groups, in the order of their changes. A dict would be slow: to find its first key, it looks
-        # again at every key that was removed before.
+        # Changed groups, in the order of their changes. A dict would be slow, because a search for its first
+        # key looks again at every key that was removed before.
         self._groups: OrderedDict[str, None] = OrderedDict()
         self._untold: deque[int] = deque()  # connections of the current group's members still to be notified
         self._request: RemotingCommand | None = None
@@ -58,9 +58,9 @@ class RebalanceNotices:
             if self._untold:
                 assert self._request is not None
                 self._send(self._untold.popleft(), self._request)
-        # Schedule one more call even if all members are notified: changes that come before that call are
-        # collected for it. If many members leave in one iteration of the loop, each remaining member then
-        # gets two notices, instead of one notice for each member that left.
+        # Schedule one more call even if all members are notified. The next call handles the changes that come
+        # until then. If many members leave in one iteration of the loop, each remaining member gets two
+        # notices, instead of one notice for each member that left.
         self._is_due = True
         asyncio.get_running_loop().call_soon(self._go_on)
 

@@ -1,4 +1,4 @@
-"""Times, targets and content of a broker's registrations (no I/O, no clock).
+"""Times, targets and content of a broker's registrations. This module does no I/O and reads no clock.
 
 The schedule is RocketMQ's: a broker registers at its start, then periodically. It registers a topic as soon
 as the topic is created or changed. At shutdown the broker unregisters. A lost connection has no effect.
@@ -36,7 +36,7 @@ class VersionAnswer:
     Attributes:
         failed: True if the nameserver did not answer, or answered with an error.
         changed: The field ``changed`` in the header of the answer.
-        stored: The data version in the body of the answer; None if the answer has no body.
+        stored: The data version in the body of the answer, or None if the answer has no body.
     """
 
     failed: bool = False
@@ -53,16 +53,16 @@ class RegistrationSchedule:
         self._due: float | None = None
 
     def started(self, now: float) -> None:
-        """Note that the first registration was sent. The next one follows after ``delay_s``."""
+        """Note that the first registration was sent. The next registration follows after ``delay_s``."""
         self._due = now + self._delay_s
 
     def until_due(self, now: float) -> float:
-        """Return the seconds until the next periodic registration; 0 if it is due."""
+        """Return the seconds until the next periodic registration, or 0 if it is due."""
         assert self._due is not None
         return max(0.0, self._due - now)
 
     def fired(self, now: float) -> None:
-        """Note that a periodic registration begins, and compute when the next one is due.
+        """Note that a periodic registration begins, and compute when the next registration is due.
 
         Registrations are due at a fixed rate. After a delay of several periods, only one registration runs.
         """
@@ -88,7 +88,7 @@ def is_needed(answers: Sequence[VersionAnswer], own: DataVersion) -> bool:
 def registration_body(
     topics: Iterable[TopicConfig], version: DataVersion, *, broker_permission: int
 ) -> RegisterBody:
-    """Return the body of a registration. The broker's permission limits the topics' permissions (5.x)."""
+    """Return the body of a registration. The broker's permission limits the permissions of its topics."""
     configs = tuple(topics)
     if broker_permission != _READ_WRITE:
         configs = tuple(replace(config, perm=config.perm & broker_permission) for config in configs)
@@ -96,7 +96,7 @@ def registration_body(
 
 
 def place_holder(route: TopicRouteData, *, cluster: str, name: str, id_: int) -> str | None:
-    """Return the address that a route lists under a broker's name and id; None if it lists no address."""
+    """Return the address that a route lists under a broker's name and id, or None if it lists no address."""
     for broker in route.broker_datas:
         if (broker.cluster, broker.broker_name) == (cluster, name):
             return broker.broker_addrs.get(id_)

@@ -33,7 +33,7 @@ The bound is needed because each pull may get a message of 4 MiB.
 _LAST_BYTES: Final = 64 << 20
 """Bytes of messages in answers after which the broker answers no further pulls when it stops.
 
-The other clients get no answer; they only see that their connections close.
+The clients of the remaining pulls get no answer. They only see that their connections close.
 """
 
 
@@ -41,7 +41,7 @@ class WaitingPulls:
     """The waiting pulls of one broker.
 
     Args:
-        delay: Service that delivers delayed messages; woken when the schedule topic gets messages.
+        delay: Service that delivers delayed messages. It is woken when the schedule topic gets messages.
         send: Function that sends the answer to a pull over the pull's connection, if still open.
     """
 
@@ -57,15 +57,15 @@ class WaitingPulls:
         self._send = send
         self._parked: ParkedPulls[Pull] = ParkedPulls()
         self._expiry: asyncio.Handle | None = None
-        self._expiry_at = math.inf  # time at which the timer fires; not every uvloop handle can return it
+        self._expiry_at = math.inf  # Time at which the timer fires. Not every uvloop handle can return it.
         # For each queue with new messages: number of the last pull that was held before the messages arrived.
         # Only pulls up to this number must be searched again.
-        # Use an OrderedDict: in a dict, finding the first key takes longer after each removal of a first key.
+        # Use an OrderedDict. In a dict, finding the first key takes longer after each removal of a first key.
         self._arrived: OrderedDict[tuple[str, int], int] = OrderedDict()
         self._waking = False
 
     def park(self, pull: Pull, *, deadline: float) -> bool:
-        """Hold a pull until a deadline (loop time); return False if too many pulls are held already."""
+        """Hold a pull until a deadline (loop time). Return False if too many pulls are held already."""
         if not self._parked.park(
             pull,
             owner=pull.connection,
@@ -153,7 +153,7 @@ class WaitingPulls:
             # queues.
             if left == before:
                 left -= 1
-            if left <= 0 or room <= 0:  # The search ended at a bound: this queue may have further pulls.
+            if left <= 0 or room <= 0:  # The search ended at a bound, so this queue may have more pulls.
                 self._arrived[queue] = up_to
         self._waking = bool(self._arrived)
         if self._waking:

@@ -1,10 +1,10 @@
 """The commit log: records back to back in files that are named by their start offset.
 
 A file never grows above its size. If a record does not fit into the remaining part of a file, a padding
-record covers that part (8 bytes: size of the part, :data:`BLANK_MAGIC`). So only the last file may have no
-padding at its end. Appending is one write at the known end of the log. After :meth:`CommitLog.append`, a
-record is in the page cache and survives a killed process. Only :meth:`CommitLog.flush` makes the record
-survive a power cut.
+record covers that part. The padding record has two numbers of 4 bytes: the size of the part, and
+:data:`BLANK_MAGIC`. Only the last file may have no padding at its end. Appending is one write at the known
+end of the log. After :meth:`CommitLog.append`, a record is in the page cache and survives a killed process.
+Only :meth:`CommitLog.flush` makes the record survive a power cut.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ BLANK_MAGIC: Final = -875286124
 _PAD: Final = struct.Struct(">ii")
 _NAME_DIGITS: Final = 20
 _REWRITE_BYTES: Final = 1 << 20
-#: Bounds of one read that covers several records and the bytes between them: largest size of the read in
-#: bytes, and largest ratio of this size to the total size of the records.
+#: Bounds of one read that covers several records and the bytes between them. The first bound is the size of
+#: the read in bytes. The second bound is the ratio of this size to the total size of the records.
 _SPAN_MAX: Final = 512 << 10
 _SPAN_TIMES: Final = 10
 
@@ -65,7 +65,7 @@ class CommitLog:
     Attributes:
         directory: Folder of the log's files.
         flushed_offset: Offset below which all bytes survive a power cut.
-        broken: Reason why nobody can write to the log any more; None if the log works.
+        broken: Reason why nobody can write to the log any more, or None if the log works.
         refused: Reason why the disk last refused a record. :meth:`try_again` sets it to None when the disk
             accepts writes again.
     """
@@ -82,7 +82,7 @@ class CommitLog:
         self._scratch = bytearray(_SPAN_MAX)
         self._flushing = threading.Lock()  # allows one sync at a time; `close` waits until the sync has ended
         self._reading = threading.Lock()  # prevents closing a file while another thread reads it
-        self._names_made = 1  # 1, not 0: the first flush also syncs file names that an earlier process made
+        self._names_made = 1  # not 0, so that the first flush also syncs file names of an earlier process
         self._names_synced = 0
         make_directories(disk, directory)
         self._open_segments(keep_from)
@@ -97,7 +97,7 @@ class CommitLog:
         return self._segments[-1].end if self._segments else 0
 
     def reserve(self, size: int) -> int:
-        """Return the offset for a record of ``size`` bytes; if necessary, pad the file and begin a new one.
+        """Return the offset for a record of ``size`` bytes. If necessary, pad the file and begin a new file.
 
         Raises:
             StoreUnavailable: If the disk is full or the log is broken.
@@ -128,9 +128,9 @@ class CommitLog:
         last.written += len(data)
 
     def try_again(self) -> None:
-        """Test if the disk accepts writes again: write bytes of the largest refused size, then cut them off.
+        """Test if the disk accepts writes again. Write bytes of the largest refused size, then cut them off.
 
-        Only a write can test this: the free space that a file system reports does not consider quotas and
+        Only a write can test this. The free space that a file system reports does not consider quotas and
         limits on files.
         """
         if self.refused is None or self.broken is not None:
@@ -169,7 +169,7 @@ class CommitLog:
         return None
 
     def read_all(self, places: Sequence[tuple[int, int]]) -> bytes:
-        """Return the records at these ascending (offset, size) pairs; omit records that the log lacks."""
+        """Return the records at these ascending (offset, size) pairs. Omit records that the log lacks."""
         if len(places) > 1:
             first, (last, last_size) = places[0][0], places[-1]
             span = last + last_size - first
@@ -190,11 +190,11 @@ class CommitLog:
         return b"".join([data for data in found if data is not None])
 
     def flush(self) -> int:
-        """Sync the written records; return the offset below which all bytes are durable.
+        """Sync the written records, and return the offset below which all bytes are durable.
 
         Raises:
-            StoreUnavailable: If a sync failed. The log then accepts no more records: after a failed sync,
-                nobody knows which pages have reached the disk.
+            StoreUnavailable: If a sync failed. The log then accepts no more records, because nobody knows
+                which pages have reached the disk.
         """
         with self._flushing:
             if self.broken is not None:
@@ -210,7 +210,7 @@ class CommitLog:
                 try:
                     self._disk.sync_directory(self.directory)
                 except OSError as error:
-                    # Too many files are open, so the sync has not begun: a later call can try again.
+                    # Too many files are open, so the sync has not begun. A later call can try again.
                     if error.errno in NO_DESCRIPTORS:
                         raise StoreUnavailable(
                             f"cannot open {self.directory.name}: {error.strerror}"
@@ -251,7 +251,7 @@ class CommitLog:
         return starts[-1] if starts else self.min_offset
 
     def drop_before(self, offset: int) -> int:
-        """Remove the files below ``offset`` from the log, but not from the disk; return their number."""
+        """Remove the files below ``offset`` from the log, but not from the disk, and return their number."""
         count = sum(segment.start < offset for segment in self._segments)
         self._dropped += self._segments[:count]
         del self._segments[:count]
@@ -313,10 +313,10 @@ class CommitLog:
                     yield segment.start, following, data
 
     def truncate(self, offset: int) -> None:
-        """Cut the log at ``offset``; remove files that begin at or after it, but keep at least one file.
+        """Cut the log at ``offset``. Remove files that begin at or after it, but keep at least one file.
 
         Call :meth:`flush` before the next write. Otherwise, after a power cut, the bytes that were cut could
-        be back in the log, behind the new records.
+        be back in the log, after the new records.
         """
         while len(self._segments) > 1 and self._segments[-1].start >= offset:
             segment = self._segments.pop()
@@ -324,7 +324,7 @@ class CommitLog:
             self._disk.remove(segment.path)
         last = self._segments[-1]
         if last.start + last.capacity == offset:
-            # All cut bytes were in later files: this file is complete, and ends with its padding.
+            # All cut bytes were in later files. This file is complete, and ends with its padding.
             last.written = last.capacity
         else:
             last.capacity = max(self._file_size, offset - last.start + _PAD.size)
@@ -355,7 +355,7 @@ class CommitLog:
     # Helper methods ------------------------------------------------------------------------------
 
     def _padding_end(self, segment: _Segment) -> int | None:
-        """Return the start of the next file as this file's padding states it; None without padding."""
+        """Return the start of the next file as this file's padding states it, or None without padding."""
         tail = self._disk.read(segment.fd, _PAD.size, max(segment.written - _PAD.size, 0))
         if len(tail) < _PAD.size:
             return None
@@ -421,7 +421,7 @@ class CommitLog:
 
     def _cannot_cut(self, segment: _Segment, end: int, error: OSError) -> None:
         self.broken = f"cannot cut a partial record in {segment.path.name}: {error.strerror}"
-        segment.written = end  # The partial record may stay in the file: no record may use its offsets.
+        segment.written = end  # The partial record may stay in the file, so no record may use its offsets.
 
     def _refuse(self, size: int, reason: str, error: OSError) -> StoreUnavailable:
         self.refused = reason

@@ -24,7 +24,7 @@ from routekeeper.broker.store.files import DISK, Disk, make_directories, write_w
 ENTRY_SIZE: Final = 20
 ENTRY: Final = struct.Struct(">qiq")
 _NAME_DIGITS: Final = 20
-#: Number of a queue's newest entries that stay in memory after their write: most consumers read these.
+#: Number of a queue's newest entries that stay in memory after their write. Most consumers read them.
 _KEPT_ENTRIES: Final = 256
 
 
@@ -56,7 +56,7 @@ class ConsumeQueue:
     Attributes:
         min_index: Index of the first readable entry.
         max_index: Index of the next entry to append.
-        lost_from: The queue's end when the broker started, if entries after it may have been lost; otherwise
+        lost_from: The queue's end when the broker started, if entries after it may have been lost. Otherwise
             0. Entries may be lost if the machine has restarted since the last checkpoint, or if an operator
             accepted damage. New messages then get the indexes of the lost entries.
     """
@@ -93,8 +93,8 @@ class ConsumeQueue:
         """Open the files of a queue, and cut entries whose records are not in [log_min, log_end).
 
         Returns:
-            The queue; None if it must be rebuilt, because a file is missing or was cut, or because the files
-            were made with another ``file_size``.
+            The queue, or None if it must be rebuilt. The reason is that a file is missing or was cut, or that
+            the files were made with another ``file_size``.
         """
         queue = cls(directory, file_size=file_size, disk=disk)
         files = queue._files()
@@ -104,7 +104,7 @@ class ConsumeQueue:
         if files != list(range(first, last + 1, queue._file_size)) or first % queue._file_size:
             return None
         if any(queue._size_of(start) < queue._file_size for start in files[:-1]):
-            return None  # somebody cut this file: the broker completes a file before it begins the next file
+            return None  # somebody cut this file: the broker begins a file only after a full file
         low = first // ENTRY_SIZE
         queue.max_index = (last + min(queue._size_of(last), queue._file_size)) // ENTRY_SIZE
         queue.min_index = low
@@ -131,7 +131,7 @@ class ConsumeQueue:
 
     @property
     def last_log_offset(self) -> int:
-        """Log offset in the queue's last entry; 2**63 if the queue has no entry."""
+        """Log offset in the queue's last entry, or 2**63 if the queue has no entry."""
         entry = self._entry_at(self.max_index - 1) if self.max_index else None
         return 2**63 if entry is None else entry.log_offset
 
@@ -148,10 +148,10 @@ class ConsumeQueue:
     def within(self, index: int) -> int:
         """Return ``index``, or the index at which the consumer must continue if ``index`` is above the end.
 
-        An index above the end means that the queue no longer has messages that the consumer has read: the
+        An index above the end means that the queue no longer has messages that the consumer has read. The
         topic was deleted and created again, or a restart of the machine removed the messages. The consumer
-        must then continue before all messages that were stored since. In RocketMQ it continues at the queue's
-        end, and so skips these messages.
+        must then continue before all messages that were stored since. In RocketMQ the consumer continues at
+        the queue's end, and so skips these messages.
         """
         return index if index <= self.max_index else max(self.min_index, self.lost_from)
 
@@ -160,7 +160,7 @@ class ConsumeQueue:
         return index >= self._tail_index
 
     def read_bytes(self, index: int, count: int) -> bytes | bytearray:
-        """Return up to ``count`` encoded entries from ``index`` on; fewer if the file or the queue ends."""
+        """Return up to ``count`` encoded entries from ``index`` on, but none after the end of a file."""
         count = min(count, self.max_index - index)
         if count <= 0 or index < self.min_index:
             return b""
@@ -170,7 +170,7 @@ class ConsumeQueue:
         return self._read_file(index, min(count, self._tail_index - index))
 
     def read(self, index: int, count: int) -> list[Entry]:
-        """Return up to ``count`` decoded entries from ``index`` on; fewer if the file or the queue ends."""
+        """Return up to ``count`` decoded entries from ``index`` on, but none after the end of a file."""
         return list(map(Entry._make, ENTRY.iter_unpack(self.read_bytes(index, count))))
 
     def get(self, index: int) -> Entry | None:
@@ -192,7 +192,7 @@ class ConsumeQueue:
             self._tail_index += surplus
 
     def overwrite(self, index: int, entries: Sequence[Entry]) -> bool:
-        """Write repaired entries over damaged entries in the files; return False if a write failed."""
+        """Write repaired entries over damaged entries in the files. Return False if a write failed."""
         per_file = self._file_size // ENTRY_SIZE
         while entries:
             some = entries[: per_file - index % per_file]
@@ -214,7 +214,7 @@ class ConsumeQueue:
     # Removal of the oldest entries ---------------------------------------------------------------
 
     def first_in_files(self, log_min: int) -> int:
-        """Return the index of the first entry whose record is still in the log; search entries in files only.
+        """Return the index of the first entry whose record is still in the log. Search entries in files only.
 
         Any thread may call this method. If no entry in the files has such a record, the result is the index
         at which the entries in memory begin.
@@ -253,7 +253,7 @@ class ConsumeQueue:
         """Return the first index in [low, high) whose record is at ``log_min`` or later, or else ``high``.
 
         Damaged entries can mislead the bisection. Therefore a result counts only if the entry before it
-        points below ``log_min``; otherwise the search goes on at lower indexes.
+        points below ``log_min``. Otherwise the search goes on at lower indexes.
         """
         while low < high:
             begin, end = low, high
@@ -284,7 +284,7 @@ class ConsumeQueue:
         return low
 
     def _end_of_synced(self, low: int, log_end: int) -> int:
-        """Return the index after the last entry that points below ``log_end``; ``low`` if there is none."""
+        """Return the index after the last entry that points below ``log_end``, or ``low`` without one."""
         end = self.max_index
         while end > low:
             per_file = self._file_size // ENTRY_SIZE
@@ -328,7 +328,7 @@ class ConsumeQueue:
             self._disk.close(fd)
 
     def _cut_files(self, files: list[int]) -> None:
-        """Cut the entries from ``max_index`` on: otherwise these old entries would follow new entries."""
+        """Cut the entries from ``max_index`` on. Otherwise these old entries would follow new entries."""
         end = self.max_index * ENTRY_SIZE
         removed = False
         for start in reversed(files):

@@ -57,7 +57,7 @@ class Disk:
         """Open a file for reading and writing.
 
         Args:
-            create: Create the file; an existing file is an error.
+            create: Create the file. An existing file is an error.
             empty: Create the file, or cut an existing file to size 0.
         """
         flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0)
@@ -77,7 +77,7 @@ class Disk:
         return os.pread(fd, size, at)
 
     def read_into(self, fd: int, buffer: memoryview, at: int) -> int:
-        """Read bytes into ``buffer`` until it is full or the file ends; return the number of bytes read."""
+        """Read bytes into ``buffer`` until it is full or the file ends. Return the number of bytes read."""
         return os.preadv(fd, [buffer], at)
 
     @contextlib.contextmanager
@@ -90,7 +90,7 @@ class Disk:
             yield data
 
     def write(self, fd: int, data: bytes | memoryview, at: int) -> int:
-        """Write bytes at a position; return the number of bytes written."""
+        """Write bytes at a position, and return the number of bytes written."""
         return os.pwrite(fd, data, at)
 
     def cut(self, fd: int, size: int) -> None:
@@ -113,7 +113,7 @@ class Disk:
         path.unlink()
 
     def space(self, path: Path) -> tuple[int, int]:
-        """Return (size, free) of a file system in bytes; zeros if unknown. Root's reserve does not count."""
+        """Return (size, free) of a file system in bytes, or zeros if unknown. Omit root's reserve."""
         try:
             found = os.statvfs(path)
         except OSError:
@@ -143,7 +143,7 @@ def make_directories(disk: Disk, path: Path) -> None:
 
 
 def remove_tree(disk: Disk, path: Path) -> None:
-    """Remove a directory with all its content; do nothing if it does not exist. The removal is not synced."""
+    """Remove a directory with all its content. Do nothing if it does not exist. The removal is not synced."""
     try:
         names = disk.names(path)
     except FileNotFoundError:
@@ -221,7 +221,7 @@ class StateStorage:
         return read_whole(self._disk, path)
 
     def write_new(self, path: Path, data: bytes) -> None:
-        self.discard(path)  # never write into the old file: its backup may be a second name of the same file
+        self.discard(path)  # write no byte into the old file, because the backup may be a hard link to it
         fd = self._disk.open(path, create=True)
         try:
             write_whole(self._disk, fd, data, 0)
@@ -249,7 +249,7 @@ def write_state(disk: Disk, path: Path, data: bytes, *, backup_too: bool = False
     """Replace a state file, its checksum and its backup.
 
     Raises:
-        OSError: If the file cannot be written; see :func:`routekeeper.remoting.state_file.replace`.
+        OSError: If the file cannot be written. See :func:`routekeeper.remoting.state_file.replace`.
     """
     make_directories(disk, path.parent)
     state_file.replace(StateStorage(disk), path, data, backup_too=backup_too)

@@ -7,9 +7,9 @@ counter of the version in the table's file. A line has this form::
     5d0b5e3c [{"dataVersion": {...}, "put": [...], "delete": [...]}, ...]
 
 A line begins with the CRC-32 of its text. The changes in one line become durable together. The broker syncs a
-line before it acknowledges one of these changes, and before it writes the next line. So only the last line
-can be torn. A journal may remain after its table was rewritten. Therefore the broker skips lines whose
-changes are already in the table.
+line before it acknowledges one of these changes, and before it writes the next line. So after a crash, only
+the last line can be incomplete. A journal may remain after its table was rewritten. Therefore the broker
+skips lines whose changes are already in the table.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Changes:
             self._is_complete = False
 
     def take(self) -> tuple[Change, ...] | None:
-        """Return the changes and forget them; None if there were more than CHANGES_MAX."""
+        """Return the changes and forget them, or None if there were more than CHANGES_MAX."""
         taken = tuple(self._noted) if self._is_complete else None
         self._noted, self._is_complete = [], True
         return taken
@@ -98,10 +98,10 @@ class Table(Protocol):
     def data_version(self) -> DataVersion: ...
 
     def snapshot(self, *, journaled: bool = False) -> Callable[[], bytes]:
-        """Return a function that encodes the present table. The function may run later, in any thread."""
+        """Return a function that encodes the current table. The function may run later, in any thread."""
 
     def apply(self, change: Mapping[str, Any]) -> bool:
-        """Apply a journal's change if the table lacks it; return False if an earlier change is missing.
+        """Apply a journal's change if the table lacks it. Return False if an earlier change is missing.
 
         Raises:
             ValueError: If the JSON is not a change of this table. The table stays as it was.
@@ -185,7 +185,7 @@ def journals_of(disk: Disk, path: Path) -> list[Path]:
 
 
 def read_journals(disk: Disk, path: Path, table: Table) -> JournalsRead:
-    """Apply the journals to a table that was loaded from ``path``; log missing and damaged journal lines.
+    """Apply the journals to a table that was loaded from ``path``. Log missing and damaged journal lines.
 
     Raises:
         OSError: If the disk fails.
@@ -268,9 +268,9 @@ def begin_journal(disk: Disk, path: Path) -> None:
 
 
 def clear_journals(disk: Disk, path: Path, *, keep: Path | None, damaged: frozenset[str]) -> None:
-    """Remove a table's journals except ``keep``; rename each damaged one to ``NAME.damaged`` instead.
+    """Remove a table's journals except ``keep``. Rename damaged journals to ``NAME.damaged`` instead.
 
-    Errors of the disk are ignored: the table's file already has all changes, so the journals do no harm.
+    Errors of the disk are ignored. The table's file already has all changes, so the journals do no harm.
     """
     with contextlib.suppress(OSError):
         for journal in journals_of(disk, path):

@@ -1,4 +1,4 @@
-"""Scan of a log file: finds intact records and their ends (no I/O, no clock)."""
+"""Scan of a log file for intact records and their ends. This module does no I/O and reads no clock."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def read_record(data: Content, position: int, *, base: int) -> tuple[StoredMessa
     """Decode and verify the record at ``position`` of a file that starts at log offset ``base``.
 
     Returns:
-        The message and the position after its record; None if no intact record with this log offset begins
+        The message and the position after its record, or None if no intact record with this log offset begins
         at ``position``.
     """
     try:
@@ -90,7 +90,7 @@ def read_record(data: Content, position: int, *, base: int) -> tuple[StoredMessa
 
 
 def size_of_record(head: bytes | None, log_offset: int) -> int:
-    """Return the size of the record at a log offset, from its first bytes; 0 if no record begins there.
+    """Return the size of the record at a log offset, from its first bytes, or 0 if no record begins there.
 
     Senders choose the bytes of message bodies, and any client may query any offset. Therefore this function
     must not accept bytes inside a body as the beginning of a record.
@@ -131,7 +131,7 @@ _TOPIC_LENGTHS: Final = {MAGIC_V1: 1, MAGIC_V2: 2}
 
 
 class _Head(NamedTuple):
-    """Fields of a record before its body; ``before_body`` is their total size in bytes."""
+    """Fields of a record before its body. Their total size in bytes is ``before_body``."""
 
     before_body: int
     size: int
@@ -163,7 +163,7 @@ def stored_at(
     log_offset: int,
     size: int,
 ) -> int | None:
-    """Return the store time (Unix ms) of a record; None if the log does not have this record at the offset.
+    """Return the store time (Unix ms) of a record, or None if the log lacks this record at the offset.
 
     The body of a large record is not read, because it may have 4 MiB.
 
@@ -190,7 +190,7 @@ def stored_at(
 
 
 def first_stored_at(read: Callable[[int, int], bytes | None], log_offset: int) -> int | None:
-    """Return the store time (Unix ms) of the record of any topic at a log offset; None if there is no record.
+    """Return the store time (Unix ms) of the record at a log offset, or None if there is no record.
 
     Args:
         read: Function that returns bytes of the log: from an offset on, of a given size.
@@ -261,7 +261,7 @@ def positions(data: Content, start: int, *, end: int | None = None) -> Iterator[
     The positions ascend.
 
     Args:
-        end: Position in ``data`` at which the search ends; None for the end of the data.
+        end: Position in ``data`` at which the search ends, or None for the end of the data.
     """
     stop = len(data) if end is None else end
     # Store the next hit of each magic. Otherwise, in a body that is full of one magic, each step would search

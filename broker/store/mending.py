@@ -1,9 +1,9 @@
-"""Repair of damaged queue entries: finds their messages in the log, between the nearest intact entries.
+"""Repair of damaged queue entries, by a search for their messages between the nearest intact entries.
 
-An entry that was read from a file is trusted only if the log agrees: the record to which it points must have
-the entry's topic, queue and queue offset. Entries that this process appended itself need no such check. A
-search may read 256 MiB of the log. Therefore a search is done in slices, and each call of a reader does one
-slice. Until the search ends, readers get the error :class:`Mending`.
+An entry that was read from a file is trusted only if it agrees with the log. This means that the record to
+which it points has the entry's topic, queue and queue offset. Entries that this process appended itself need
+no such check. A search may read 256 MiB of the log. Therefore a search is done in slices, and each call of a
+reader does one slice. Until the search ends, readers get the error :class:`Mending`.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ logger = logging.getLogger(__name__)
 
 #: Number of entries before a damaged entry, and after it, among which a search looks for an intact entry.
 _REACH: Final = 4096
-#: Largest number of log bytes that are searched for one run of damaged entries. The slices of such a search
-#: take one second of the event loop's time in total.
+#: Largest number of log bytes that are searched for one sequence of damaged entries. The slices of such a
+#: search take one second of the event loop's time in total.
 _SEARCHED_MAX: Final = 256 << 20
-#: Number of work units in one slice of a search; a slice takes 5 ms. Each of these actions costs one unit:
+#: Number of work units in one slice of a search. A slice takes 5 ms. Each of these actions costs one unit:
 #: - to compare an entry with the log;
 #: - to decode a record;
 #: - to read :data:`_BYTES` of the log.
@@ -50,8 +50,9 @@ _TRIES: Final = 4
 #: the entries cost extra units.
 _BLOCK: Final = 256
 _BLOCK_WORK: Final = 16
-#: Largest number of items in each of two tables: runs of entries whose messages were not found, so that no
-#: pull searches for them again; and repaired entries that could not be written to their file.
+#: Largest number of items in each of two tables:
+#: - sequences of entries whose messages were not found, so that no pull searches for them again;
+#: - repaired entries that could not be written to their file.
 LOST_RUNS_MAX: Final = 10_000
 #: Entry to return for a lost message.
 _LOST: Final = Entry(0, 0, 0)
@@ -70,7 +71,7 @@ class Mending(Refusal):
 
 
 class _Search:
-    """A search for the messages of a run of damaged entries; the entry at ``index`` caused the search."""
+    """A search for the messages of adjacent damaged entries. The entry at ``index`` caused the search."""
 
     __slots__ = ("index", "queue", "work")
 
@@ -100,25 +101,25 @@ class Mender:
         self._has_advanced = True  # False: the next search step gets at least SLICE / 4 units
         self._search: _Search | None = None
         self._searches_ended = 0
-        self._lost: dict[ConsumeQueue, list[tuple[int, int]]] = {}  # (first, last) index of each lost run
+        self._lost: dict[ConsumeQueue, list[tuple[int, int]]] = {}  # indexes (first, last) of lost entries
         self._lost_runs = 0
         self._is_full = False
         self._unwritten: dict[tuple[ConsumeQueue, int], Entry] = {}
 
     def allow(self) -> None:
-        """Allow the following calls to use one slice of a search in total."""
+        """Allow the following calls to use :data:`SLICE` work units in total."""
         self._left, self._has_advanced = SLICE, False
 
     def forget(self, queues: Collection[ConsumeQueue]) -> None:
         """Abandon the search in deleted queues, because new queues may soon use files of the same names."""
         if self._search is not None and self._search.queue in queues:
             self._search = None
-        if self._lost:  # skip the comparison if possible: a topic can have 65,536 queues
+        if self._lost:  # skip slow comparisons if possible, because a topic can have 65,536 queues
             for queue in self._lost.keys() & queues:
                 self._lost_runs -= len(self._lost.pop(queue))
 
     def checked(self, topic: str, queue_id: int, queue: ConsumeQueue, index: int, block: bytes) -> bytes:
-        """Return encoded entries of a file; take entries from the log in place of damaged entries.
+        """Return encoded entries of a file. Damaged entries are replaced by entries made from the log.
 
         Raises:
             Mending: If the search for damaged entries' messages takes longer than one slice.
@@ -141,7 +142,7 @@ class Mender:
         return b"".join(ENTRY.pack(*entry) for entry in entries)
 
     def find(self, topic: str, queue_id: int, queue: ConsumeQueue, index: int) -> Entry | None:
-        """Return the correct entry at an index, and repair the queue's file; None if the message is lost.
+        """Return the correct entry at an index, or None if the message is lost. Repair the queue's file.
 
         Raises:
             Mending: If the search takes longer than one slice.
@@ -152,7 +153,7 @@ class Mender:
     def _found(
         self, topic: str, queue_id: int, queue: ConsumeQueue, index: int, entry: Entry
     ) -> Entry | None:
-        """Return ``entry`` if it is correct, otherwise a repaired entry; None if the message is lost."""
+        """Return ``entry`` if it is correct, otherwise a repaired entry, or None if the message is lost."""
         is_searched = False
         while True:
             if self.is_sound(topic, queue_id, index, entry):
@@ -172,7 +173,7 @@ class Mender:
             entry = queue.get(index) or entry
 
     def _advance(self, topic: str, queue_id: int, queue: ConsumeQueue, index: int) -> bool:
-        """Advance the running search; if none is running, begin a search for this entry.
+        """Advance the running search. If none is running, begin a search for this entry.
 
         Return True if the search for this entry is over.
         """
@@ -187,7 +188,7 @@ class Mender:
         raise Mending(topic, queue_id)
 
     def _is_over(self, search: _Search) -> bool:
-        """Do one slice of a search; return True if the search is over.
+        """Do the next slice (limited amount of work) of a search. Return True if the search is over.
 
         Raises:
             OSError: If the disk cannot be read. A later reader begins this search again.
@@ -222,7 +223,10 @@ class Mender:
     # Search for messages -------------------------------------------------------------------------
 
     def _searching(self, topic: str, queue_id: int, queue: ConsumeQueue, index: int) -> _Work:
-        """Find the messages of a run of damaged entries, and repair the entries; yield after each slice."""
+        """Find the messages of adjacent damaged entries, and repair the entries.
+
+        Yield whenever the work units of the present reader are used up.
+        """
         first, begin = yield from self._sound_before(topic, queue_id, queue, index)
         last, end = yield from self._sound_after(topic, queue_id, queue, index)
         found: dict[int, Entry] = {}
@@ -242,9 +246,10 @@ class Mender:
     def _sound_before(
         self, topic: str, queue_id: int, queue: ConsumeQueue, index: int
     ) -> Generator[None, None, tuple[int, int]]:
-        """Return the first index of a damaged run, and the log offset at which to begin the search.
+        """Return two numbers: the index of the first damaged entry in a sequence, and a log offset.
 
-        The search begins at the end of the nearest message before the run whose entry is intact.
+        The sequence contains the damaged entry at ``index``. The search for messages begins at the returned
+        log offset. It lies after the nearest earlier message that has an intact entry.
         """
         low, first = max(queue.min_index, index - _REACH), None
         for end in range(index, low, -_BLOCK):
@@ -256,7 +261,7 @@ class Mender:
                     sound = max(entry.log_offset + entry.size, self._log.min_offset)
                     return (at + 1 if first is None else first), sound
                 if first is None and self._is_lost(queue, at):
-                    first = at + 1  # the run begins here: an earlier search has found that this entry is lost
+                    first = at + 1  # the message of this entry is known to be lost, so do not search for it
             if self._left <= 0:
                 yield
         return (low if first is None else first), self._log.min_offset
@@ -264,7 +269,11 @@ class Mender:
     def _sound_after(
         self, topic: str, queue_id: int, queue: ConsumeQueue, index: int
     ) -> Generator[None, None, tuple[int, int]]:
-        """Return the last index of a damaged run, and the log offset of the first message after the run."""
+        """Return two numbers: the index of the last damaged entry in a sequence, and a log offset.
+
+        The sequence contains the damaged entry at ``index``. The log offset is that of the first message
+        after the sequence, at which the search for messages ends.
+        """
         high, last = min(queue.max_index, index + 1 + _REACH), None
         for begin in range(index + 1, high, _BLOCK):
             for at, entry in enumerate(self._entries(queue, begin, min(begin + _BLOCK, high)), begin):
@@ -277,7 +286,7 @@ class Mender:
         return (high - 1 if last is None else last), self._log.max_offset
 
     def _entries(self, queue: ConsumeQueue, begin: int, end: int) -> Iterator[Entry | None]:
-        """Yield the entries from index ``begin`` to ``end``; None for an entry that the files do not have."""
+        """Yield the entries from index ``begin`` to ``end``, or None for an entry that the files lack."""
         self._left -= _BLOCK_WORK
         while begin < end:
             entries: list[Entry | None] = [*queue.read(begin, end - begin)]
@@ -287,13 +296,16 @@ class Mender:
     def _scan(
         self, topic: str, queue_id: int, wanted: range, position: int, stop: int, found: dict[int, Entry]
     ) -> int:
-        """Search one slice of the log for a queue's messages; return the log offset of the next slice."""
+        """Search the log from ``position`` on for messages of a queue, and put their entries into ``found``.
+
+        Return the log offset at which the search must continue.
+        """
         for base, following, data in self._log.contents(position):
             at = max(position - base, 0)
             while self._left > 0 and base + at < stop:
                 record = next(scan(data, at, base=base))
                 behind = base + len(data) if following is None else following
-                # Accept padding only if it reaches the file's end: damaged bytes may look like padding.
+                # Accept padding only if it reaches the file's end, because damaged bytes may look like it.
                 if isinstance(record, Padding) and record.end == behind:
                     return stop if following is None else following
                 if isinstance(record, Padding | Damage):
@@ -312,9 +324,10 @@ class Mender:
         return stop
 
     def _past_damage(self, data: Content, at: int, base: int) -> int | None:
-        """Return the position of the next intact record, or the position at which the next slice begins.
+        """Return the position in ``data`` of the first intact record after the damage at ``at``.
 
-        Return None if the file has no further record.
+        The search ends early if it has used up its work units (``_left``). Then return the position at which
+        it must continue. Return None if ``data`` has no further record.
         """
         limit = min(len(data), at + 1 + self._left * _BYTES)
         tries = self._left * _TRIES
@@ -324,15 +337,15 @@ class Mender:
                 reached = position
                 break
         else:
-            # A magic is 4 bytes after its record's beginning: a record may begin shortly before the limit.
+            # A magic is 4 bytes after its record's beginning. So a record may begin shortly before the limit.
             reached = limit - 8 if limit < len(data) else limit
         self._left -= 1 + (reached - at) // _BYTES + (self._left * _TRIES - tries) // _TRIES
         return None if reached == len(data) else reached
 
     def _repair(self, queue: ConsumeQueue, found: dict[int, Entry]) -> _Work:
-        """Write entries to the queue's files; keep entries in memory if the disk refuses the write."""
+        """Write entries to the queue's files. Keep entries in memory if the disk refuses the write."""
         if len(self._unwritten) + len(found) > LOST_RUNS_MAX:
-            self._unwritten.clear()  # forget these entries: a later reader finds them again
+            self._unwritten.clear()  # forget these entries, because a later reader can find them again
         indexes = sorted(found)
         cuts = [at for at, (one, next_) in enumerate(pairwise(indexes), 1) if next_ != one + 1]
         for begin, end in pairwise([0, *cuts, len(indexes)]):
@@ -354,7 +367,7 @@ class Mender:
         return at > 0 and index <= runs[at - 1][1]
 
     def _note_lost(self, queue: ConsumeQueue, first: int, last: int, found: list[int]) -> None:
-        """Remember which entries from ``first`` to ``last`` were not found, at most LOST_RUNS_MAX runs."""
+        """Remember which entries from ``first`` to ``last`` were not found, up to the limit LOST_RUNS_MAX."""
         new = [
             (before + 1, after - 1)
             for before, after in pairwise([first - 1, *found, last + 1])
@@ -373,9 +386,9 @@ def _first_of(run: tuple[int, int]) -> int:
 
 
 def is_plausible(entry: Entry, end: int) -> bool:
-    """Return True if an entry may be correct, judged without reading the log, which ends at ``end``.
+    """Return True if an entry may be correct. The log, which ends at ``end``, is not read.
 
-    An entry of zeros is not correct: it comes from a part of a file that was never written.
+    An entry of zeros is not correct. It comes from a part of a file that was never written.
     """
     log_offset, size, _ = entry
     if size == 0:

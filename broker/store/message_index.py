@@ -50,13 +50,13 @@ logger = logging.getLogger(__name__)
 KEYS_MAX: Final = 64
 #: Default of the largest number of messages whose entries are in one file.
 FILE_MESSAGES: Final = 20_000
-#: Number of keys per counted message: a message with up to 4 keys counts as one message of a file, a message
-#: with 64 keys as 16. Otherwise messages with 64 keys would make memory and files 64 times as large.
+#: Number of keys per counted message. A message with up to 4 keys counts as one message of a file. A message
+#: with 64 keys counts as 16 messages. Otherwise such messages would make memory and files 64 times as large.
 _KEYS_PER_MESSAGE: Final = 4
 #: Largest number of log bytes that one file covers. After a start, at most this many bytes are read again.
 _FILE_LOG_BYTES: Final = 64 << 20
-#: Bounds of one step: number of messages, entries of these messages, and bytes of the log. If the messages
-#: wait in memory, the third bound counts characters of their properties instead of bytes of the log.
+#: Bounds of one slice, the work of one step: number of messages, entries of these messages, and bytes of the
+#: log. If the messages wait in memory, the third bound counts characters of their properties instead.
 _SLICE_MESSAGES: Final = 256
 _SLICE_ENTRIES: Final = 1024
 _SLICE_BYTES: Final = 256 << 10
@@ -71,7 +71,7 @@ _UNWRITTEN_FILES: Final = 4
 _SORTED_AT_ONCE: Final = 4096
 #: Number of files that one step of a search reads.
 _SEARCH_FILES: Final = 16
-#: Largest number of entries of one key that a search takes from one file; it takes the youngest entries. The
+#: Largest number of entries of one key that a search takes from one file. It takes the youngest entries. The
 #: number equals the largest number of results of a query.
 FOUND_MAX: Final = 64
 
@@ -120,7 +120,7 @@ def keys_of(properties: str) -> list[str]:
     """Return the keys by which a message can be found, without duplicates: the keys in KEYS, and its id."""
     begin = properties.find(_UNIQUE_MARK)
     if _KEYS_MARK not in properties and (begin < 0 or properties.find(_UNIQUE_MARK, begin + 1) < 0):
-        # Shortcut for nearly all messages: a message that has only a unique id needs no full decoding.
+        # Shortcut for nearly all messages. A message that has only a unique id needs no full decoding.
         if begin < 0 or (begin and properties[begin - 1] != PAIR_END):
             return []
         end = properties.find(PAIR_END, begin)
@@ -165,7 +165,7 @@ class MessageIndex:
         self._noted: deque[Noted] = deque()
         self._noted_characters = 0
         self._recent: dict[int, list[IndexEntry]] = {}
-        self._recent_count = 0  # messages; a message with many keys counts as several
+        self._recent_count = 0  # messages, where a message with many keys counts as several
         self._recent_ms = (0, 0)
         self._sealing: dict[int, list[IndexEntry]] = {}
         self._sealing_count = 0
@@ -188,7 +188,7 @@ class MessageIndex:
     def note(
         self, topic: str, properties: str, offset: int, end: int, store_ms: int, *, later: bool = False
     ) -> None:
-        """Take a message that was just appended to the log; index it now, unless earlier messages wait.
+        """Take a message that was just appended to the log. Index it now, unless earlier messages wait.
 
         Args:
             later: True if a later step must index the message, because the caller has many messages.
@@ -202,7 +202,7 @@ class MessageIndex:
     # Indexing of new messages ----------------------------------------------------------------------
 
     def follow(self) -> Generator[Callable[[], Any], Any, None]:
-        """Index the messages after :attr:`position`; write a file whenever a file has enough entries.
+        """Index the messages after :attr:`position`. Write a file whenever a file has enough entries.
 
         Raises:
             OSError: If a file cannot be written, see :meth:`seal`.
@@ -215,7 +215,7 @@ class MessageIndex:
             yield no_work
 
     def catch_up(self, slices: int) -> Generator[Callable[[], Any], Any, None]:
-        """Index the messages after :attr:`position`, at most ``slices`` slices of the log; write no files."""
+        """Index the messages after :attr:`position` in at most ``slices`` steps. Write no files."""
         while slices and self._position < self._log.max_offset and self._has_room:
             slices -= 1
             self._slice()
@@ -291,16 +291,16 @@ class MessageIndex:
         return gone
 
     def _read_log(self) -> None:
-        """Read the next slice of the log from the log's files, and index its messages."""
+        """Read the next part of the log from the log's files, and index the messages in this part."""
         records, position = self._next_records(self._position)
         for record, keys, start, end in records:
             self._add(record.topic, keys, start, end, record.store_timestamp)
         self._position = position
 
     def _next_records(self, position: int) -> tuple[list[tuple[Record, list[str], int, int]], int]:
-        """Return the next slice's records, and the log offset after the slice.
+        """Return some records from a log offset on, and the log offset after these records.
 
-        Each record has its message's keys, and the log offsets of its start and its end.
+        Each record comes with its message's keys, and with the log offsets of its start and its end.
         """
         records: list[tuple[Record, list[str], int, int]] = []
         entries = 0
@@ -308,7 +308,7 @@ class MessageIndex:
             at = first = max(position - base, 0)
             for found in scan(data, at, base=base):
                 if isinstance(found, Padding | Damage):
-                    break  # end of file, or damage that an operator has accepted: go on with the next file
+                    break  # Go on with the next file. Here is this file's end, or accepted damage.
                 record, size = found
                 keys = keys_of(record.properties)
                 records.append((record, keys, base + at, base + at + size))
@@ -332,7 +332,7 @@ class MessageIndex:
     ) -> IndexFile:
         encoded = bytearray()
         for value in _sorted_in_parts(entries):
-            for found in sorted(entries[value]):  # nearly sorted already: messages come in the order of time
+            for found in sorted(entries[value]):  # nearly sorted, because messages come in the order of time
                 encoded += _ENTRY.pack(value, *found)
         path, count, checksum = self._directory / f"{begin:020d}", len(encoded) // _ENTRY.size, crc32(encoded)
         head = _HEAD.pack(_MAGIC, begin, end, *times, count, checksum)
@@ -379,7 +379,7 @@ class MessageIndex:
         return found
 
     def _is_sound(self, file: IndexFile, fd: int) -> bool:
-        """Return True if a file is undamaged. Any thread may call; the first call reads the whole file."""
+        """Return True if a file is undamaged. The first call, in any thread, reads the whole file."""
         if file.path not in self._checked:
             entries = self._disk.read(fd, file.count * _ENTRY.size, _HEAD.size)
             if len(entries) != file.count * _ENTRY.size or crc32(entries) != file.checksum:
@@ -391,7 +391,7 @@ class MessageIndex:
     def _make_again(
         self, file: IndexFile, wanted: int, begin_ms: int, end_ms: int
     ) -> Iterator[Callable[[], list[IndexEntry]]]:
-        """Write a damaged file again from its part of the log; also yield the entries that a search wants."""
+        """Write a damaged file again from its part of the log. Also yield the entries that a search wants."""
         entries: dict[int, list[IndexEntry]] = {}
         times, position = (0, 0), file.begin
         while position < file.end and position < self._log.max_offset:
@@ -421,7 +421,7 @@ class MessageIndex:
     # Loading at the start --------------------------------------------------------------------------
 
     def _load(self) -> list[IndexFile]:
-        """Return the files that cover the log without a gap from its beginning on; remove all other files."""
+        """Return the files that cover the log without a gap from its beginning on. Remove all other files."""
         files: list[IndexFile] = []
         unfit = []
         names = self._disk.names(self._directory)
@@ -439,7 +439,7 @@ class MessageIndex:
             self._disk.remove(path)
         if unfit:
             # Sync the removal. Otherwise a power cut could bring a file back after the log got new content at
-            # the same offsets, and the file would count as the index of this content.
+            # the same offsets. The file would then count as the index of this content.
             self._disk.sync_directory(self._directory)
             logger.info("index files removed count=%s", len(unfit))
         return files
@@ -481,7 +481,7 @@ def _entries(disk: Disk, fd: int, count: int, low: _Place, high: _Place) -> list
 
 
 def _sorted_in_parts(values: Iterable[int]) -> Iterator[int]:
-    """Yield numbers in ascending order; sort parts of them, and merge the sorted parts.
+    """Yield numbers in ascending order. Sort parts of them, and merge the sorted parts.
 
     One sort of a million hashes would stop all other threads for seconds, also the event loop.
     """
@@ -490,7 +490,7 @@ def _sorted_in_parts(values: Iterable[int]) -> Iterator[int]:
 
 
 def _span(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-    """Return the shortest time span that includes both time spans; (0, 0) means no time span."""
+    """Return the shortest time span that includes both time spans. (0, 0) means no time span."""
     if one == (0, 0) or other == (0, 0):
         return other if one == (0, 0) else one
     return min(one[0], other[0]), max(one[1], other[1])

@@ -69,7 +69,7 @@ _FREED_AT_ONCE: Final = 2000
 #: Least number of bytes of queue entries that one pull reads. Source: DefaultMessageStore.getMessage.
 _SCAN_BYTES_MIN: Final = 16_000
 #: Largest number of messages in a batch whose keys are indexed when they are stored. The messages of a larger
-#: batch are indexed soon afterwards, in steps: each message may have 64 keys.
+#: batch are indexed soon afterwards, in steps, because each message may have 64 keys.
 INDEXED_AT_ONCE: Final = 16
 
 
@@ -87,7 +87,7 @@ class GetStatus(Enum):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Result of reading a queue; ``body`` has the messages in the commit log's format."""
+    """Result of reading a queue. ``body`` has the messages in the commit log's format."""
 
     status: GetStatus
     next_begin: int
@@ -105,7 +105,7 @@ class Placed(NamedTuple):
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that is not in the commit log yet; fields as in ``StoredMessage``.
+    """A message that is not in the commit log yet. Its fields are named as in ``StoredMessage``.
 
     Attributes:
         tags_code: Tag code of the queue entry, by which messages are filtered. In the schedule topic, the
@@ -127,7 +127,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWork:
-    """The data that a checkpoint writes. The event loop's thread collects them, another thread writes them.
+    """The data of one checkpoint. The event loop's thread collects the data, and another thread writes them.
 
     Attributes:
         doomed: Deleted topics whose queue files are removed first. Each topic has the number of its deletion,
@@ -140,7 +140,7 @@ class CheckpointWork:
 
 
 def read_checkpoint(disk: Disk, directory: Path) -> Checkpoint | None:
-    """Return a store's last checkpoint. None if it is missing or unreadable: queues must then be rebuilt."""
+    """Return a store's last checkpoint, or None if it is unusable. Without it, the queues must be rebuilt."""
     try:
         content = read_whole(disk, directory / CHECKPOINT)
         return Checkpoint.parse(content.decode())
@@ -152,10 +152,10 @@ def read_checkpoint(disk: Disk, directory: Path) -> Checkpoint | None:
 
 
 def find_begin(disk: Disk, directory: Path) -> tuple[Path | None, int]:
-    """Return the file whose name says where the log begins, and that offset; (None, 0) if there is no file.
+    """Return the file whose name says where the log begins, and that offset. Without it, return (None, 0).
 
-    If somebody copied another such file into the directory, the lower offset counts: no file of the log is
-    then removed by mistake.
+    If somebody copied another such file into the directory, the lower offset counts. Then no file of the log
+    is removed by mistake.
     """
     found = sorted(name for name in disk.names(directory) if _BEGIN_NAME.fullmatch(name))
     return (directory / found[0], int(found[0].removeprefix(BEGIN))) if found else (None, 0)
@@ -188,12 +188,12 @@ class MessageStore:
     Args:
         directory: Folder of ``consumequeue``, ``index`` and ``checkpoint``, and of ``commitlog`` unless
             ``log_directory`` is set.
-        boot: Id of the machine's current boot; empty if unknown.
+        boot: Id of the machine's current boot, or empty if unknown.
         log_directory: Folder of the commit log, if it is not in ``directory``.
-        store_host: Address to which clients can connect; it is part of each record and of each message id.
+        store_host: Address to which clients can connect. It is part of each record and of each message id.
         tags_code: Function that computes the tag code in a queue entry from the message in the log.
-        born_at: Function that returns the log offset from which on a topic's messages are valid; None if no
-            message is valid.
+        born_at: Function that returns the log offset from which on a topic's messages are valid. It returns
+            None if no message is valid.
         index_messages: Largest number of messages in one index file.
 
     Attributes:
@@ -233,13 +233,13 @@ class MessageStore:
         self._topics_counter = 0
         self._blocks: dict[ConsumeQueue, tuple[int, bytes]] = {}
         self._doomed: dict[str, int] = {}
-        # Queues of deleted topics. Their memory is freed later, in steps: a topic can have 65,536 queues.
+        # Queues of deleted topics. Their memory is freed later, in steps. A topic can have 65,536 queues.
         self._deleted: list[dict[int, ConsumeQueue]] = []
         self._lost_said: set[QueueKey] = set()
         self._queue_failure: str | None = None
         self._queue_refused = Refused.DISK_FAILED
         self._checkpointed: Checkpoint | None = None
-        self._queues_from = 0  # log offset; queue files that point only below this offset were removed
+        self._queues_from = 0  # log offset: queue files that point only below it were removed
         self._is_keeping = False  # True while old log files stay because of delayed messages
         make_directories(disk, directory)
         disk.sync_directory(directory)  # an earlier process may have failed to sync new file names
@@ -248,8 +248,8 @@ class MessageStore:
         if checkpoint is not None:
             self._topics_counter = checkpoint.topics_counter
             if begin > checkpoint.log_offset:
-                # The log never begins above the checkpoint's offset. So somebody must have put the file that
-                # names this offset here by mistake, for example from a newer copy of the store.
+                # The name of the file ``self._begin_path`` states where the log begins. This is never above
+                # the checkpoint's offset. So the file must come from another store, such as a newer copy.
                 logger.warning("begin of the log ignored file=%s checkpoint=%s", begin, checkpoint.log_offset)
                 begin = 0
             checkpoint = replace(checkpoint, log_min=max(checkpoint.log_min, begin))
@@ -283,14 +283,14 @@ class MessageStore:
         self.queue_counts: dict[str, int] = {}
         for (topic, queue_id), queue in recovery.queues.items():
             # A crash may leave a queue's file without valid entries. Such a file does not prove that the
-            # topic exists: otherwise a deleted topic would come back.
+            # topic exists. Otherwise a deleted topic would come back.
             if queue.max_index:
                 self.queue_counts[topic] = max(self.queue_counts.get(topic, 0), queue_id + 1)
         self._begin()
         self.index = MessageIndex(disk, directory / "index", self.log, file_messages=index_messages)
 
     def _begin(self) -> None:
-        """Write a checkpoint: it must have the id of the current boot before the first message is stored."""
+        """Write a checkpoint with the id of the current boot, before the first message is stored."""
         work = self.prepare_checkpoint()
         assert work is not None
         try:
@@ -313,7 +313,7 @@ class MessageStore:
 
     @property
     def refusing(self) -> str | None:
-        """Reason why the store accepts no messages; None if it accepts them."""
+        """Reason why the store accepts no messages, or None if it accepts them."""
         return self._queue_failure or self.log.broken or self.log.refused
 
     # Writing -------------------------------------------------------------------------------------
@@ -400,7 +400,7 @@ class MessageStore:
 
         Args:
             bytes_max: Largest number of bytes. The first message is returned even if it is larger.
-            codes: Wanted tag codes; None for all messages.
+            codes: Wanted tag codes, or None for all messages.
 
         Raises:
             Mending: If entries are damaged, and the search for their messages has not finished.
@@ -421,7 +421,8 @@ class MessageStore:
         if offset > high:
             return Batch(GetStatus.OFFSET_OVERFLOW_BADLY, queue.within(offset), low, high)
         wide = max(_SCAN_BYTES_MIN // ENTRY_SIZE, count_max)
-        # If the consumer wants all messages, read one entry per message; if the first one is lost, read more.
+        # If the consumer wants all messages, read one entry per message. If the first message is lost, read
+        # more entries.
         data = self._entries_at(topic, queue_id, queue, offset, count_max if codes is None else wide)
         if codes is None and data and ENTRY.unpack_from(data)[1] <= 0:
             data = self._entries_at(topic, queue_id, queue, offset, wide)
@@ -500,7 +501,7 @@ class MessageStore:
     def _record_of(
         self, topic: str, queue_id: int, queue: ConsumeQueue, index: int, entry: Entry
     ) -> tuple[bytes | None, int]:
-        """Return the record for an entry, and its tag code; (None, 0) if the log does not have the record."""
+        """Return the record for an entry, and its tag code, or (None, 0) if the log lacks the record."""
         record = self._record_at(topic, queue_id, index, entry)
         if record is None:
             mended = self._mended(topic, queue_id, queue, index, entry)
@@ -522,20 +523,20 @@ class MessageStore:
     def _mended(
         self, topic: str, queue_id: int, queue: ConsumeQueue, index: int, entry: Entry
     ) -> Entry | None:
-        """Return the repaired entry for an entry that points to a wrong record; None if there is none."""
+        """Return the repaired entry for an entry that points to a wrong record, or None without a repair."""
         mended = None if queue.holds(index) else self._mender.find(topic, queue_id, queue, index)
         return None if mended == entry else mended
 
     def _entries_at(
         self, topic: str, queue_id: int, queue: ConsumeQueue, offset: int, count: int
     ) -> bytes | bytearray:
-        """Return up to ``count`` encoded entries from an offset on; fewer if the queue or its file ends."""
+        """Return up to ``count`` encoded entries from an offset on, but none after the end of a file."""
         if queue.holds(offset):
             return queue.read_bytes(offset, count)
         first, block = self._blocks.get(queue, (0, b""))
         begin = (offset - first) * ENTRY_SIZE
         if begin < 0 or len(block) - begin < min(count, queue.max_index - offset) * ENTRY_SIZE:
-            # Read more entries than needed: a consumer that is behind will ask for the next messages.
+            # Read more entries than needed, because a consumer that is behind will ask for the next messages.
             self._mender.allow()
             block = bytes(queue.read_bytes(offset, max(_SCAN_BYTES_MIN // ENTRY_SIZE, count)))
             block = self._mender.checked(topic, queue_id, queue, offset, block)
@@ -555,12 +556,12 @@ class MessageStore:
         return None if found is None else found[0]
 
     def counts(self, topic: str, physical_offset: int) -> bool:
-        """Return True if a log message belongs to the existing topic, not to a deleted topic of this name."""
+        """Return True if a message belongs to the existing topic, not to a deleted topic of the same name."""
         born = self._born_at(topic)
         return born is not None and physical_offset >= born
 
     def message_in_queue(self, topic: str, queue_id: int, offset: int) -> StoredMessage | None:
-        """Return the message at a queue offset; None if there is none.
+        """Return the message at a queue offset, or None if there is no message.
 
         Raises:
             Mending: If the message's entry is damaged, and the search for the message has not finished.
@@ -571,7 +572,7 @@ class MessageStore:
         return None if entry is None else self.message_of(topic, queue_id, offset, entry)
 
     def message_of(self, topic: str, queue_id: int, offset: int, entry: Entry) -> StoredMessage | None:
-        """Return the message for a queue entry that the caller has read; None if the message is lost.
+        """Return the message for a queue entry that the caller has read, or None if the message is lost.
 
         Raises:
             Mending: If the entry is damaged, and the search for its message has not finished.
@@ -583,7 +584,7 @@ class MessageStore:
         return None if record is None else decode_message(record)[0]
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return the (min, max) offsets of a queue; (0, 0) for a queue that never had messages."""
+        """Return the (min, max) offsets of a queue, or (0, 0) for a queue that never had messages."""
         queue = self._queues.get(topic, queue_id)
         return (0, 0) if queue is None else (queue.min_index, queue.max_index)
 
@@ -609,7 +610,7 @@ class MessageStore:
         return list(map(Entry._make, ENTRY.iter_unpack(data)))
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Return the store time (Unix ms) of the message at a queue offset; None if there is no message.
+        """Return the store time (Unix ms) of the message at a queue offset, or None if there is no message.
 
         Raises:
             Mending: If the message's entry is damaged, and the search for the message has not finished.
@@ -629,7 +630,7 @@ class MessageStore:
         return stored
 
     def stored_times(self, topic: str, places: Sequence[tuple[int, int]]) -> Callable[[], list[int | None]]:
-        """Return a function that reads messages' store times (Unix ms); None for a missing message.
+        """Return a function that reads messages' store times (Unix ms), or None for a missing message.
 
         Any thread may call that function.
 
@@ -647,7 +648,7 @@ class MessageStore:
         return read
 
     def _looks(self, topic: str, places: Sequence[tuple[int, int]]) -> list[Callable[[], Entry | None]]:
-        """Return one function for each message in ``places``; the function returns the message's queue entry.
+        """Return one function for each message in ``places``. The function returns the message's queue entry.
 
         Any thread may call these functions.
 
@@ -675,9 +676,9 @@ class MessageStore:
         offset: int,
         entry: Entry | None,
     ) -> int | None:
-        """Return the store time of an entry's message; None if the entry is damaged.
+        """Return the store time of an entry's message, or None if the entry is damaged.
 
-        Never repair an entry here: this method runs in any thread, but only the store's thread may repair.
+        Never repair an entry here. This method runs in any thread, but only the store's thread may repair.
         """
         if entry is None or entry.size <= 0 or not is_plausible(entry, self.log.max_offset):
             return None
@@ -721,7 +722,7 @@ class MessageStore:
         return min(low, end - 1)
 
     def earliest_time(self, topic: str, queue_id: int) -> int:
-        """Return the store time (Unix ms) of the first message of a queue; -1 if there is no message."""
+        """Return the store time (Unix ms) of the first message of a queue, or -1 if there is no message."""
         stored = self.store_timestamp(topic, queue_id, self.bounds(topic, queue_id)[0])
         return -1 if stored is None else stored
 
@@ -735,11 +736,11 @@ class MessageStore:
         return tuple(sorted(number for number, queue in self._queues.of(topic).items() if queue.max_index))
 
     def disk_space(self) -> tuple[int, int]:
-        """Return size and free space of the log's file system, in bytes; zeros if unknown."""
+        """Return size and free space of the log's file system, in bytes, or zeros if unknown."""
         return self._disk.space(self.log.directory)
 
     def disk_used(self) -> float:
-        """Return the used share of the log's file system, from 0 to 1; -1 if unknown."""
+        """Return the used share of the log's file system, from 0 to 1, or -1 if unknown."""
         size, free = self.disk_space()
         return 1 - free / size if size else -1.0
 
@@ -757,7 +758,7 @@ class MessageStore:
         """Note which version of the topic table is now on disk.
 
         Args:
-            counter: Counter of that version; later checkpoints contain this counter.
+            counter: Counter of that version. Later checkpoints contain this counter.
             deletions: Number of the last deletion in that version. Queue files of topics that were deleted up
                 to this number may be removed.
         """
@@ -769,7 +770,7 @@ class MessageStore:
     ) -> Steps:
         """Remove the oldest log files, and queue files whose entries all point into removed log files.
 
-        This needs no free space on the disk: otherwise a full disk would never be cleaned.
+        This method needs no free space on the disk. Otherwise a full disk would never be cleaned.
 
         Args:
             before: Only log files last written before this time (Unix s) are removed.
@@ -784,8 +785,8 @@ class MessageStore:
         if kept < old and not self._is_keeping:
             logger.warning("old log files kept for delayed messages begins=%s ends=%s", kept, old)
         self._is_keeping = kept < old
-        # Keep the files above the checkpoint: queue entries of their messages may be in memory only. After a
-        # crash, a start needs these messages to compute the next offset of each queue.
+        # Keep the log files above the checkpoint's offset. Queue entries of their messages may be in memory
+        # only. After a crash, a start needs these messages to compute the next offset of each queue.
         offset = min(old, kept, self.log.start_of_file(self._covered))
         if offset > self.log.min_offset:
             yield self.log.flush  # a delayed message may be removed only when its delivered copy is on disk
@@ -812,9 +813,9 @@ class MessageStore:
     def note_begin(self, offset: int) -> None:
         """Store durably that the log begins at ``offset``. Any thread may call this.
 
-        The offset is part of a file's name: renaming this file needs no free space, but writing a checkpoint
-        does. Log files below the offset may then be removed. If a power cut brings them back, the next start
-        removes them again.
+        The offset is part of a file's name, because renaming this file needs no free space. Writing a
+        checkpoint does need free space. Log files below the offset may then be removed. If a power cut brings
+        them back, the next start removes them again.
 
         Raises:
             OSError: If the disk failed.
@@ -832,7 +833,9 @@ class MessageStore:
         self._disk.sync_directory(path.parent)
 
     def flush_log(self) -> int:
-        """Sync the log; return the offset below which messages survive a power cut. Any thread may call this.
+        """Sync the log, and return the offset below which messages survive a power cut.
+
+        Any thread may call this method.
 
         Raises:
             StoreUnavailable: If the disk failed.
@@ -866,9 +869,9 @@ class MessageStore:
                 self._deleted.pop()
 
     def prepare_checkpoint(self) -> CheckpointWork | None:
-        """Collect the data that a checkpoint has to write; None if nothing has changed.
+        """Collect the data that a checkpoint has to write, or None if nothing has changed.
 
-        Also return None while a topic's deletion is not on disk: after a crash, the topic would exist again,
+        Also return None while a topic's deletion is not on disk. After a crash, the topic would exist again,
         and its files must then be unchanged.
         """
         if any(number > self._confirmed for number in self._doomed.values()):
@@ -903,7 +906,7 @@ class MessageStore:
     def _writing(
         self, work: CheckpointWork, *, is_late: Callable[[], bool] = bool
     ) -> Generator[Callable[[], Any], Any, bool]:
-        """Write log, queue entries and checkpoint in steps; return False if ``is_late`` ended the work."""
+        """Write log, queue entries and checkpoint in steps. Return False if ``is_late`` ended the work."""
         yield partial(self._write_head, work)
         # Forget these deletions even if a later step fails. Otherwise the next checkpoint would remove the
         # files that this checkpoint writes for new topics of the same names.
@@ -939,7 +942,7 @@ class MessageStore:
     def finish_checkpoint(
         self, work: CheckpointWork, *, failure: OSError | StoreUnavailable | None = None
     ) -> None:
-        """Note the outcome of :meth:`write_checkpoint`; after a failure the store accepts no messages."""
+        """Note the outcome of :meth:`write_checkpoint`. After a failure the store accepts no messages."""
         if failure is not None:
             reason = failure.strerror if isinstance(failure, OSError) else failure
             self._queue_failure = f"cannot write queue files: {reason}"

@@ -1,4 +1,4 @@
-"""Recovery of a store after a crash: makes log and queues agree.
+"""Recovery of a store after a crash. It makes the log and the queues agree.
 
 All bytes below the checkpoint's offset were synced before the checkpoint was written. Above that offset, the
 first bytes that are not a record are the torn end of a write during a power cut. All bytes after them are
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 #: records cannot be the cause of so many missing entries.
 _GAP_MAX: Final = 10_000_000
 
-#: Offset above all offsets of a log; used for a queue without entries.
+#: Offset above all offsets of a log. It stands for the last log offset of a queue without entries.
 _ANYWHERE: Final = 2**63
 
 QueueKey = tuple[str, int]
@@ -74,7 +74,7 @@ class Checkpoint:
         }
         if self.given_up:
             members["givenUp"] = self.given_up
-        # Add a checksum: a wrong bit in the checkpoint could make the broker remove log files.
+        # Add a checksum, because a wrong bit in the checkpoint could make the broker remove log files.
         write_atomic(disk, path, orjson.dumps(members | {"crc32": crc32(orjson.dumps(members))}))
 
     @classmethod
@@ -106,10 +106,10 @@ class Recovery:
     """The recovery of one store at its start.
 
     Attributes:
-        checkpoint: The last checkpoint; None if there is no readable checkpoint.
-        boot: Id of the machine's current boot; empty if unknown.
-        born_at: Function that returns the log offset from which on a topic's messages are valid; None if no
-            message is valid.
+        checkpoint: The last checkpoint, or None if there is no readable checkpoint.
+        boot: Id of the machine's current boot, or empty if unknown.
+        born_at: Function that returns the log offset from which on a topic's messages are valid. It returns
+            None if no message is valid.
         tags_code: Function that computes the tag code in a queue entry from the message in the log.
         queues: The recovered queues.
         covered: Log offset below which the queues' files have the entries of all messages.
@@ -178,7 +178,7 @@ class Recovery:
     def _look_for_holes(self) -> None:
         """Write a log line for each missing part of the commit log, even if an operator gave it up before.
 
-        Ignore parts above the checkpoint's offset: they may be the torn end, and the replay checks them.
+        Ignore parts above the checkpoint's offset. They may be the torn end, and the replay checks them.
 
         Raises:
             StoreDamaged: If a part is missing that no operator has given up. With ``skip_damage``, this error
@@ -203,7 +203,7 @@ class Recovery:
         """
         begin, end = self.log.min_offset, self.log.max_offset
         if end:
-            # Warn only if the log has data: at a first start, the log is empty and has no checkpoint yet.
+            # Warn only if the log has data. At a first start, the log is empty and has no checkpoint yet.
             logger.warning("checkpoint missing, the log is read whole begins=%s ends=%s", begin, end)
         for topic, directory in self._directories():
             queue = ConsumeQueue.recover(
@@ -227,7 +227,7 @@ class Recovery:
     # Recovery of queues --------------------------------------------------------------------------
 
     def _recover_queues(self, checkpoint: Checkpoint) -> bool:
-        """Open the queue files; return False if their content does not match the checkpoint."""
+        """Open the queue files. Return False if their content does not match the checkpoint."""
         if not self.log.min_offset <= checkpoint.log_offset <= self.log.max_offset:
             return False
         total = 0
@@ -287,7 +287,7 @@ class Recovery:
         for base, following, data in self.log.contents(start):
             position = max(start - base, 0)
             if position > len(data):  # this file ends before the checkpoint's offset
-                if following is not None:  # a file is missing: the one that began at the checkpoint's offset
+                if following is not None:  # the file that begins at the checkpoint's offset is missing
                     self._after_damage(base, following, data, Padding(base + len(data) - 8, start))
                 continue
             over = False

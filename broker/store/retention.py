@@ -1,12 +1,12 @@
-"""Decides which log files to remove, from their age, the hour of the day and the used disk space.
+"""Rules for the removal of log files, by their age, the hour of the day and the used disk space.
 
 This module does no I/O and reads no clock.
 
 Source: DefaultMessageStore.CleanCommitLogService, RocketMQ 4.9 and 5.3. The settings have RocketMQ's names
 and defaults. There are two differences:
 
-- An operator's request for a cleanup affects only the next periodic cleanup; in RocketMQ it affects the next
-  twenty cleanups. RouteKeeper's one cleanup removes all files that are old enough.
+- An operator's request for a cleanup affects only the next periodic cleanup, which removes all files that are
+  old enough. In RocketMQ such a request affects the next twenty cleanups.
 - RocketMQ refuses messages when the disk is more than 90 per cent full. This broker accepts messages until
   the disk is full.
 """
@@ -46,7 +46,7 @@ def removal(
     Args:
         hour: Hour of the local day.
         asked: True if an operator has requested a cleanup, which then runs at any hour.
-        used: Share of the log's file system that is in use, 0 to 1; below 0 if unknown.
+        used: Share of the log's file system that is in use, from 0 to 1. A negative number means unknown.
         delete_when: Hours of the day in which expired files are removed.
         used_max: Value of ``used`` above which expired files are removed at any hour.
         forcibly: Value of ``used`` above which the oldest files are removed even if they have not expired.

@@ -1,6 +1,6 @@
-"""Disk work divided into steps; the code that runs the work decides where each step runs.
+"""Disk work divided into steps. The code that runs the work decides where each step runs.
 
-The broker runs the steps in its event loop and in threads; a test runs them in a simulator.
+The broker runs the steps in its event loop and in threads. A test runs them in a simulator.
 """
 
 from __future__ import annotations

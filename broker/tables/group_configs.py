@@ -1,6 +1,6 @@
 """Consumer group configurations with their data version: the content of ``subscriptionGroup.json``.
 
-This module reads no clock and accesses no file; its only output is log lines.
+This module reads no clock and accesses no file. It only writes log lines.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PREDEFINED: Final = (
 
 
 class GroupConfigs:
-    """Configurations of the broker's consumer groups; each change increments the data version.
+    """Configurations of the broker's consumer groups. Each change increments the data version.
 
     Attributes:
         changes: Changes that neither the table's file nor its journal contains yet.
@@ -61,7 +61,7 @@ class GroupConfigs:
         return self._configs.get(group)
 
     def put(self, config: SubscriptionGroupConfig, *, now_ms: int) -> bool:
-        """Create or replace a group's configuration; return True if the table changed."""
+        """Create or replace a group's configuration. Return True if the table changed."""
         if self._configs.get(config.group_name) == config:
             return False
         self._configs[config.group_name] = config
@@ -81,16 +81,16 @@ class GroupConfigs:
         return self.snapshot()()
 
     def snapshot(self, *, journaled: bool = False) -> Callable[[], bytes]:
-        """Return a function that encodes the present table; the function may run later and in any thread."""
+        """Return a function that encodes the current table. The function may run later and in any thread."""
         return SubscriptionGroupTable(
             data_version=self._version, groups=dict(self._configs), journal=journaled
         ).encode
 
     def load(self, text: str) -> None:
-        """Load a stored file; predefined groups that the file does not contain stay in the table.
+        """Load a stored file. Predefined groups that the file does not contain stay in the table.
 
         Raises:
-            ValueError: If the file cannot be read; the table is then unchanged.
+            ValueError: If the file cannot be read. The table is then unchanged.
         """
         try:
             stored = SubscriptionGroupTable.decode(text.encode(), FILE)
@@ -107,7 +107,7 @@ class GroupConfigs:
             False if changes between the table's version and this change are missing, else True.
 
         Raises:
-            ValueError: If the JSON is not a change of groups; the table is then unchanged.
+            ValueError: If the JSON is not a change of groups. The table is then unchanged.
         """
         try:
             version = DataVersion.from_json(change.get("dataVersion"))
@@ -126,7 +126,7 @@ class GroupConfigs:
 
 
 def group_fault(config: SubscriptionGroupConfig) -> str | None:
-    """Return the error in the numbers of a group's configuration; None if all numbers are valid."""
+    """Return the error in the numbers of a group's configuration, or None if all numbers are valid."""
     if not 0 <= config.retry_queue_nums <= RETRY_QUEUE_NUMS_MAX:
         return f"retryQueueNums {config.retry_queue_nums} is outside 0..{RETRY_QUEUE_NUMS_MAX}"
     return None

@@ -1,8 +1,6 @@
 """Pulls that wait for a message. A pull is parked until a message arrives or its deadline passes.
 
-This module does no I/O and reads no clock; callers pass the time.
-
-Times are seconds of the event loop's clock.
+This module does no I/O and reads no clock. Callers pass times, in seconds of the event loop's clock.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from typing import Final, Generic, TypeVar
 #: Bounds of the waiting pulls of all hosts: largest number of pulls, and largest memory in bytes.
 PULLS_MAX: Final = 100_000
 PULL_BYTES_MAX: Final = 256 * 1024 * 1024
-#: Percentage of :data:`PULLS_MAX` and of :data:`PULL_BYTES_MAX` that the pulls of one host may use; loopback
+#: Percentage of :data:`PULLS_MAX` and of :data:`PULL_BYTES_MAX` that the pulls of one host may use. Loopback
 #: may use 100 per cent. If a pull would exceed this percentage, the broker answers the pull at once, without
 #: a message. The client then sends the pull again at once.
 HOST_PERCENT: Final = 50
@@ -68,7 +66,7 @@ class ParkedPulls(Generic[P]):
         self._host_bytes_max = bytes_max * host_percent // 100
         self._by_host: dict[str, _Filled] = {}
         self._held = 0
-        # Use dicts with the value None as ordered sets: they keep the order in which pulls were parked, and
+        # Use dicts with the value None as ordered sets. They keep the order in which pulls were parked, and
         # the removal of any pull takes constant time.
         self._by_queue: dict[tuple[str, int], dict[_Parked[P], None]] = {}
         self._by_owner: dict[int, set[_Parked[P]]] = {}
@@ -89,10 +87,10 @@ class ParkedPulls(Generic[P]):
         size: int = 0,
         host: str = "",
     ) -> bool:
-        """Park a pull of connection ``owner`` that takes ``size`` bytes; return False if a bound is reached.
+        """Park a pull of connection ``owner`` that takes ``size`` bytes. Return False if a bound is reached.
 
         Args:
-            host: Host whose quota the pull uses; empty for loopback, which has no quota of its own.
+            host: Host whose quota the pull uses, or empty for loopback, which has no quota of its own.
         """
         if self._size >= self._limit or self._held + size > self._bytes_max:
             return False
@@ -112,14 +110,14 @@ class ParkedPulls(Generic[P]):
         return True
 
     def wake(self, topic: str, queue_id: int, *, up_to: int, most: int) -> Iterator[tuple[P, float]]:
-        """Remove and yield pulls of a queue, each with its deadline; the caller tries to answer them again.
+        """Remove and yield pulls of a queue, each with its deadline. The caller tries to answer them again.
 
         If the caller stops the iteration early, the remaining pulls stay parked.
 
         Args:
             up_to: Value of :attr:`parked` that the caller read earlier. Pulls that were parked after that
                 reading are not yielded.
-            most: Largest number of pulls to yield; the pulls that have waited longest come first.
+            most: Largest number of pulls to yield. The pulls that have waited longest come first.
         """
         entries = [
             entry
@@ -158,7 +156,7 @@ class ParkedPulls(Generic[P]):
         return self._deadlines[0][0] if self._deadlines else None
 
     def drop(self, owner: int) -> int:
-        """Remove the pulls of a closed connection; return their number."""
+        """Remove the pulls of a closed connection, and return their number."""
         entries = list(self._by_owner.get(owner, ()))
         for entry in entries:
             self._leave_queue(entry)

@@ -1,4 +1,7 @@
-"""Committed offsets of consumer groups: the content of ``consumerOffset.json`` (no I/O, no clock)."""
+"""Committed offsets of consumer groups: the content of ``consumerOffset.json``.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,16 @@ from routekeeper.remoting.errors import RemoteProtocolError
 from routekeeper.remoting.lenient import FILE
 
 _SEPARATOR = "@"
-#: Bytes that the encoded table needs for one pair of topic and group, without the two names; and for one
-#: offset, without its queue id.
+#: Bytes that the encoded table needs for one pair of topic and group, without the two names. The second
+#: number is for one offset, without its queue id.
 _PAIR_BYTES = 7
 _OFFSET_BYTES = 23
 #: Number of offsets above which a pair is large. :meth:`ConsumerOffsets.snapshot` runs in the event loop's
-#: thread. Therefore it does not encode large pairs; the function that it returns encodes them.
+#: thread. Therefore it does not encode large pairs. The function that it returns encodes them.
 LARGE: Final = 1000
 #: Number of groups of deleted topics that one commit removes from the index of topics by group.
 SWEPT: Final = 16
-#: Number of topics and offsets that one step of :meth:`ConsumerOffsets.drop_group` removes; a topic with more
+#: Number of topics and offsets that one step of :meth:`ConsumerOffsets.drop_group` removes. A topic with more
 #: offsets has a step of its own.
 DROPPED: Final = 2000
 
@@ -41,7 +44,7 @@ class _LargePair:
         queues = self._queues
         if queues is not None:
             self._text = _encode(self._name, queues)
-            # Forget the offsets only after the text is stored: another thread may then return the text.
+            # Forget the offsets only after the text is stored, because another thread may return the text.
             self._queues = None
         return self._text
 
@@ -66,8 +69,8 @@ class _Deleted(NamedTuple):
 class ConsumerOffsets:
     """Next offset to consume, by topic, group and queue.
 
-    The table also stores the offsets of each pair of topic and group in encoded form, because encoding
-    700,000 offsets at once would take half a second. The table has an index of the topics by group, because a
+    The table also stores the offsets of each pair of topic and group in encoded form. To encode 700,000
+    offsets at once would take half a second. The table has an index of the topics by group, because a
     search through all pairs takes some ms.
 
     Attributes:
@@ -89,7 +92,7 @@ class ConsumerOffsets:
         self.size = 0
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
-        """Store an offset, even if it is lower than the present offset: a reset lowers offsets."""
+        """Store an offset, even if it is lower than the current offset. A reset lowers offsets."""
         self.commit_all(topic, group, {queue_id: offset})
 
     def commit_all(
@@ -137,7 +140,7 @@ class ConsumerOffsets:
         """Return all pairs of a topic and a group that has offsets in the topic.
 
         The table may change during the iteration. Then the iterator may return removed pairs, and may leave
-        out new ones.
+        out new pairs.
         """
         for topic in tuple(self._table):
             for group in self.groups_of(topic):
@@ -156,14 +159,14 @@ class ConsumerOffsets:
         return tuple(self._table.get(topic, {}))
 
     def keep_within(self, within: Callable[[str, int, int], int | None]) -> None:
-        """Lower each offset above the end of its queue; remove offsets of missing topics.
+        """Lower each offset above the end of its queue. Remove offsets of missing topics.
 
         After a power cut, a consumer's offset may lie beyond the end of the log. If the consumer continued
         from its old offset, it would skip the next messages.
 
         Args:
-            within: Function that returns the offset to keep, for a topic, a queue and the present offset;
-                None if the topic does not exist.
+            within: Function that returns the offset to keep, for a topic, a queue and the current offset. It
+                returns None if the topic does not exist.
         """
         for topic, groups in list(self._table.items()):
             if within(topic, 0, 0) is None:
@@ -186,7 +189,7 @@ class ConsumerOffsets:
         self.changed += 1
 
     def drop_group(self, group: str) -> Iterator[None]:
-        """Remove a group's offsets in steps; other code may run at each ``yield``.
+        """Remove a group's offsets in steps. Other code may run at each ``yield``.
 
         A step removes the offsets of one topic, or of several topics with few offsets (see :data:`DROPPED`).
         Offsets that the group commits between two steps may stay.
@@ -219,9 +222,9 @@ class ConsumerOffsets:
             self._topics.pop(group, None)
 
     def _sweep(self) -> None:
-        """Remove a deleted topic from some groups' index entries.
+        """Remove a deleted topic from the topics (``_topics``) of up to SWEPT groups.
 
-        The entry of a group stays if the group has offsets of a new topic of the same name.
+        The topic stays among a group's topics if the group has offsets of a new topic of the same name.
         """
         topic, groups, encoded = self._deleted[-1]
         for _ in range(min(SWEPT, len(groups))):
@@ -237,7 +240,7 @@ class ConsumerOffsets:
         return self.snapshot()()
 
     def snapshot(self) -> Callable[[], bytes]:
-        """Return a function that encodes the present ``consumerOffset.json``.
+        """Return a function that encodes the current ``consumerOffset.json``.
 
         The function may run later and in any thread.
         """
@@ -264,7 +267,7 @@ class ConsumerOffsets:
         """Load a stored file.
 
         Raises:
-            ValueError: If the file cannot be read; the table is then unchanged.
+            ValueError: If the file cannot be read. The table is then unchanged.
         """
         try:
             stored = ConsumerOffsetTable.decode(text.encode(), FILE)

@@ -1,7 +1,8 @@
-"""Files of one broker's tables, and lists of callers that wait for a write or a sync (no thread, no clock).
+"""Files of one broker's tables, and lists of callers that wait for a write or a sync.
 
-Writes are divided into steps (:data:`routekeeper.broker.store.steps.Steps`), so that the caller decides where
-the steps run: in the broker's loop and a thread, or in a simulator.
+Writes are divided into steps (:data:`routekeeper.broker.store.steps.Steps`). The caller decides where the
+steps run: in the broker's loop and a thread, or in a simulator. This module starts no thread and reads no
+clock.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from routekeeper.broker.tables.state import BrokerState
 from routekeeper.remoting.bodies import DelayOffsetTable
 from routekeeper.remoting.properties import escape_properties
 
-#: The reason why data could not be stored; None if the data are on disk.
+#: The reason why data could not be stored, or None if the data are on disk.
 Failure = OSError | StoreUnavailable | None
 Done = Callable[[Failure], None]
 
@@ -42,21 +43,21 @@ NAME: Final = "broker.name"
 
 
 class StateFile:
-    """A file that contains one whole table; the whole file is written again after the table has changed.
+    """A file that contains one whole table. The whole file is written again after the table has changed.
 
     Changes made to the table during a write are stored by the next write.
 
     Args:
         version: Returns a value that changes with each change of the table.
-        snapshot: Returns a function that encodes the present table; that function runs later, in a thread.
-        before: Called before each write, in the thread that writes; if it raises, the file is not written.
+        snapshot: Returns a function that encodes the current table. That function runs later, in a thread.
+        before: Called before each write, in the thread that writes. After an error here, nothing is written.
         saved: Called when a write begins. It returns a function that is called when the data of this write
             are on disk.
 
     Attributes:
         path: Path of the file.
         before: The argument of the same name.
-        failure: The error of the last write; None if that write succeeded.
+        failure: The error of the last write, or None if that write succeeded.
     """
 
     def __init__(
@@ -81,20 +82,20 @@ class StateFile:
         self._waiting: list[Done] = []
 
     def is_as_loaded(self) -> None:
-        """Record that the table was just loaded, so the file on disk has the table's present content."""
+        """Record that the table was just loaded, so the file on disk has the table's current content."""
         self._on_disk = self._version()
 
     def when_saved(self, done: Done) -> None:
-        """Call ``done`` when the table's present content is on disk, or when its write has failed."""
+        """Call ``done`` when the table's current content is on disk, or when its write has failed."""
         self._waiting.append(done)
 
     def save(self, *, whole: bool = False) -> Steps:
-        """Write the table if it has changed; then report the outcome to the waiting callers.
+        """Write the table if it has changed. Then report the outcome to the waiting callers.
 
         The outcome is also stored in ``failure``.
 
         Args:
-            whole: True to write the whole table into its file and to remove the table's journal; False if it
+            whole: True to write the whole table into its file and to remove the table's journal. False if it
                 is enough to write the changes into the journal.
         """
         version = self._version()
@@ -119,7 +120,7 @@ class StateFile:
         return False
 
     def _prepare(self, *, whole: bool) -> Callable[[], None]:
-        """Return a function that writes the present table; the function runs later, in a thread."""
+        """Return a function that writes the current table. The function runs later, in a thread."""
         encode = self._snapshot()
 
         def write() -> None:
@@ -132,13 +133,14 @@ class StateFile:
 class JournaledFile(StateFile):
     """A table's file with a journal. Storing a change takes equally long for small and large tables.
 
-    The file and its backup have the same content, so one journal of later changes is valid for both.
+    The file and its backup have the same content. So one journal of later changes is valid for the file and
+    for the backup.
 
     Args:
         damaged: Names of damaged journals, which are renamed instead of deleted.
 
     Attributes:
-        journal: Journal for the next changes; None if the next write must store the whole table.
+        journal: Journal for the next changes, or None if the next write must store the whole table.
     """
 
     def __init__(
@@ -161,7 +163,7 @@ class JournaledFile(StateFile):
 
     def _prepare(self, *, whole: bool) -> Callable[[], None]:
         changes, journal = self._table.changes.take(), self.journal
-        self.journal = None  # after a failed write, append nothing: the last line may be incomplete
+        self.journal = None  # append nothing after a failed write, because the last line may be incomplete
         if journal is not None and changes is not None and not whole and not journal.is_full:
             return partial(self._append, journal, changes)
         counter = None if whole else self._table.data_version.counter
@@ -183,8 +185,9 @@ class JournaledFile(StateFile):
         path = None if counter is None else journal_of(self.path, counter)
         if path is not None:
             # Create the journal first, because the file says that it has a journal. If the file were written
-            # first, a power cut between the two writes would leave a file without its journal. If a journal
-            # of this name exists already, it has no lines.
+            # first, a power cut between the two writes would leave a file without its journal. A journal of
+            # this name may exist already, if the table has not changed since the last rewrite. Such a
+            # journal is empty, because a change would have increased the counter.
             begin_journal(self._disk, path)
         write_state(self._disk, self.path, data, backup_too=True)
         clear_journals(self._disk, self.path, keep=path, damaged=self._damaged)
@@ -192,10 +195,10 @@ class JournaledFile(StateFile):
 
 
 class LogFlush:
-    """Callers that wait for a sync of the log; one sync answers all callers that wait when the sync begins.
+    """Callers that wait for a sync of the log. One sync answers all callers that wait when the sync begins.
 
     Attributes:
-        failure: The error of the last sync; None if that sync succeeded.
+        failure: The error of the last sync, or None if that sync succeeded.
     """
 
     def __init__(self, store: MessageStore) -> None:
@@ -212,7 +215,7 @@ class LogFlush:
         self._waiting.append((log_offset, done))
 
     def flush(self) -> Steps:
-        """Sync the log once; callers that arrive during the sync wait for the next sync."""
+        """Sync the log once. Callers that arrive during the sync wait for the next sync."""
         log = self._store.log
         if log.flushed_offset == log.max_offset and not self._waiting:
             return
@@ -234,7 +237,7 @@ class LogFlush:
 
 @dataclass(frozen=True, slots=True)
 class StateFiles:
-    """All files of one broker's tables; the message store has its own files."""
+    """All files of one broker's tables. The message store has its own files."""
 
     topics: JournaledFile
     groups: JournaledFile
@@ -271,9 +274,9 @@ def state_files(
     return StateFiles(
         JournaledFile(disk, directory / TOPICS, state.topics, saved=topics_saved, damaged=damaged),
         JournaledFile(disk, directory / GROUPS, state.groups, damaged=damaged),
-        # Sync the log before writing the offsets of consumers and of delayed messages. An offset may count a
-        # message as consumed because the broker wrote a copy of the message to the log: a consumer sent the
-        # message back, or its delay ended. If only the offset were on disk, a power cut would lose the
+        # Sync the log before writing the offsets of consumers and of delayed messages. When a consumer sends
+        # a message back, or when a delay ends, the broker writes a copy of the message to the log. The offset
+        # then counts the message as consumed. If only the offset were on disk, a power cut would lose the
         # message.
         StateFile(
             disk,

@@ -24,12 +24,12 @@ SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
 BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
 #: Largest number of statistics. Each statistic takes memory and is sampled every 10 s, so the number is
-#: bounded; statistics with further names are ignored.
+#: bounded. Statistics with further names are ignored.
 ITEMS_MAX: Final = 20_000
 #: Three time spans: the last minute, hour and day. For each span: seconds between two samples, and number of
 #: samples that are kept. Source: StatsItem.
 _SPANS: Final = ((10.0, 7), (600.0, 7), (3600.0, 25))
-#: Number of statistics that one step samples; between two steps the event loop may run other work.
+#: Number of statistics that one step samples. Between two steps the event loop may run other work.
 _TURN: Final = 500
 
 
@@ -88,8 +88,8 @@ class Item:
 
     def __init__(self, now: float) -> None:
         self.value = self.times = 0
-        # The first sample is 0, taken at the creation. Additions before the second sample then count as
-        # growth.
+        # Take a first sample of 0 when the counter is created. Additions before the second sample then count
+        # as growth.
         self._samples = tuple(deque([(now, 0, 0)], maxlen=kept) for _, kept in _SPANS)
 
     def sample(self, now: float) -> None:
@@ -132,7 +132,7 @@ class Stats:
     mornings: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
 
     def count(self, name: str, key: str, value: int) -> None:
-        """Add a value to a counter; create a new counter, unless :data:`ITEMS_MAX` counters exist."""
+        """Add a value to a counter. Create a new counter, unless :data:`ITEMS_MAX` counters exist."""
         item = self.items.get((name, key))
         if item is None:
             if len(self.items) >= ITEMS_MAX:
@@ -178,7 +178,7 @@ class Stats:
             rate.sample(now)
 
     def sample_items(self, now: float) -> Iterator[None]:
-        """Sample all counters, :data:`_TURN` in each step; other work may run between two steps."""
+        """Sample all counters, :data:`_TURN` in each step. Other work may run between two steps."""
         items = list(self.items.values())
         for begin in range(0, len(items), _TURN):
             for item in items[begin : begin + _TURN]:
@@ -186,7 +186,7 @@ class Stats:
             yield
 
     def begin_day(self, day: int) -> None:
-        """If a new local day has begun, store the present totals as the totals at the start of this day.
+        """If a new local day has begun, store the current totals as the totals at the start of this day.
 
         Source: BrokerStats.record.
         """

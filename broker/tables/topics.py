@@ -1,7 +1,7 @@
 """Topics of one broker with their data version, and the rules on names and creation.
 
-This module accesses no file; its only output is log lines. It reads no clock: callers pass the current time
-in Unix ms.
+This module accesses no file. It only writes log lines. It reads no clock, because callers pass the current
+time in Unix ms.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Attribute(NamedTuple):
     """An attribute that a topic can have.
 
     Attributes:
-        values: Values that this broker supports; the first value is the default.
+        values: Values that this broker supports. The first value is the default.
         changeable: True if this attribute can be set or removed after the topic was created.
     """
 
@@ -73,7 +73,7 @@ _SYSTEM_PREFIX: Final = "rmq_sys_"
 
 
 def name_fault(name: str, *, length_max: int = TOPIC_LENGTH_MAX) -> str | None:
-    """Return the error in a topic, group or broker name, in RocketMQ's words; None if the name is valid."""
+    """Return the error in a topic, group or broker name, in RocketMQ's words, or None if there is none."""
     match fault_of(name, length_max=length_max):
         case None:
             return None
@@ -146,7 +146,7 @@ class TopicConfigs:
     Attributes:
         known_until: End of the log when the table was written. Topics of messages before this offset are in
             the table, unless they were deleted.
-        unknown_from: Log offset from which on messages are valid although the table lacks their topic; None
+        unknown_from: Log offset from which on messages are valid although the table lacks their topic. None
             if all messages of missing topics are invalid.
         changes: Changes that neither the table's file nor its journal contains yet.
         is_journaled: True if the file from which this table was loaded has a journal.
@@ -187,7 +187,7 @@ class TopicConfigs:
         return self._configs.get(topic)
 
     def born_at(self, topic: str) -> int | None:
-        """Return the log offset at which a topic's valid messages begin; None if no message is valid."""
+        """Return the log offset at which a topic's valid messages begin, or None if no message is valid."""
         if topic in self._configs:
             return self._births.get(topic, 0)
         if self.unknown_from is None:
@@ -205,13 +205,13 @@ class TopicConfigs:
         self.unknown_from = self.known_until if trusted else 0
 
     def follow_log(self, log_end: Callable[[], int], queue_counts: Mapping[str, int], *, now_ms: int) -> bool:
-        """Use the log's end as birth offset of new topics; return True if the table was corrected.
+        """Use the log's end as birth offset of new topics. Return True if the table was corrected.
 
         A power cut may have shortened the log. Birth offsets beyond the log's end are then lowered to that
         end.
 
         Args:
-            log_end: Function that returns the present end of the log.
+            log_end: Function that returns the current end of the log.
             queue_counts: Topics that have messages in the log, each with the number of queues that it needs.
         """
         self._log_end = log_end
@@ -275,12 +275,12 @@ class TopicConfigs:
         return tuple(name for name in self._configs if self.is_system(name))
 
     def begin(self, *, now_ms: int) -> None:
-        """Set a new table's version to the present time; new brokers would otherwise have equal versions."""
+        """Set a new table's version to the current time. New brokers would otherwise have equal versions."""
         if self._version == DataVersion():
             self._version = DataVersion(timestamp=now_ms)
 
     def put(self, config: TopicConfig, *, now_ms: int) -> bool:
-        """Create or replace a topic; return True if the table changed."""
+        """Create or replace a topic. Return True if the table changed."""
         if self._configs.get(config.topic_name) == config:
             return False
         if config.topic_name not in self._configs:
@@ -290,7 +290,7 @@ class TopicConfigs:
         return True
 
     def delete(self, topic: str, *, now_ms: int) -> bool:
-        """Delete a topic; return True if it existed."""
+        """Delete a topic. Return True if it existed."""
         if self._configs.pop(topic, None) is None:
             return False
         self._births.pop(topic, None)
@@ -307,7 +307,7 @@ class TopicConfigs:
         auto_create: bool,
         now_ms: int,
     ) -> TopicConfig | None:
-        """Create the topic of a send from a template topic; return None if the topic must not be created.
+        """Create the topic of a send from a template topic. Return None if the topic must not be created.
 
         The send names the template. The number of queues is the smaller of the requested number and the
         template's number. The new topic has the template's permissions, except for INHERIT.
@@ -335,7 +335,7 @@ class TopicConfigs:
         return config
 
     def create_for_group(self, topic: str, *, queue_nums: int, perm: int, sys_flag: int, now_ms: int) -> bool:
-        """Create a retry or dead-letter topic if it is missing; return True if it was created."""
+        """Create a retry or dead-letter topic if it is missing. Return True if it was created."""
         if topic in self._configs:
             return False
         config = TopicConfig(
@@ -378,7 +378,7 @@ class TopicConfigs:
         return _encode(self._configs.values(), self._version)
 
     def snapshot(self, *, journaled: bool = False) -> Callable[[], bytes]:
-        """Return a function that encodes the present ``topics.json``.
+        """Return a function that encodes the current ``topics.json``.
 
         The function may run later and in any thread.
         """
@@ -395,7 +395,7 @@ class TopicConfigs:
         Topics that the broker creates at its start stay in the table even if the file lacks them.
 
         Raises:
-            ValueError: If the file cannot be read; the table is then unchanged.
+            ValueError: If the file cannot be read. The table is then unchanged.
         """
         try:
             members = loads(text, FILE)
@@ -430,7 +430,7 @@ class TopicConfigs:
             False if changes between the table's version and this change are missing, else True.
 
         Raises:
-            ValueError: If the JSON is not a change of topics; the table is then unchanged.
+            ValueError: If the JSON is not a change of topics. The table is then unchanged.
         """
         try:
             version = DataVersion.from_json(change.get("dataVersion"))
@@ -498,7 +498,7 @@ def _names(topics: Sequence[str]) -> str:
 
 
 def retry_topic(group: str) -> str:
-    """Return the retry topic of a consumer group, which stores messages that the group failed to consume."""
+    """Return a group's retry topic. It stores messages that the group failed to consume."""
     return RETRY_PREFIX + group
 
 
@@ -519,7 +519,7 @@ class TopicChange:
     attributes: str = ""
 
     def apply_to(self, old: TopicConfig | None) -> TopicConfig:
-        """Return the topic's configuration after the change.
+        """Return a topic's configuration after this change; ``old`` is None if the change creates the topic.
 
         Raises:
             ValueError: If the attribute text is invalid, or the filter type is unknown.
@@ -573,11 +573,12 @@ def edit_attributes(old: Mapping[str, str] | None, edits: str) -> dict[str, str]
     have such a key from another release.
 
     Args:
-        old: The topic's attributes; None if the topic is new.
+        old: The topic's attributes, or None if the topic is new.
 
     Raises:
-        ValueError: If the text is too long. Or if an edit is malformed, repeats a key, removes a key that the
-            topic lacks, sets an unsupported value, or changes an attribute that must not change.
+        ValueError: If the text is too long, or if an edit is not allowed. An edit must not be malformed or
+            repeat a key. It must not remove a key that the topic lacks, set an unsupported value, or change
+            an attribute that must not change.
 
     Source: AttributeParser and AttributeUtil of 5.3.3.
     """

@@ -75,7 +75,7 @@ def main(
     out: TextIO | None = None,
     err: TextIO | None = None,
 ) -> int:
-    """Run one subcommand; return the exit code.
+    """Run one subcommand, and return the exit code.
 
     Returns:
         - 0 if the subcommand succeeded at all servers,
@@ -156,7 +156,7 @@ def _run(
         context.fail("interrupted")
         return _INTERRUPTED
     except BrokenPipeError:
-        # The program that reads our output has closed the pipe. Replace standard output by /dev/null; else
+        # The program that reads our output has closed the pipe. Replace standard output by /dev/null. Else
         # Python would write the rest of the output at exit and report an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

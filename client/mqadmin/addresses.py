@@ -17,7 +17,7 @@ RESOLVE_S: Final = 5.0
 
 
 def found_at(addrs: Mapping[T, str], addr: str) -> list[T]:
-    """Return the keys of the servers at an address; resolve host names only if no address matches as text."""
+    """Return the keys of the servers at an address. Resolve host names only if no text matches."""
     alike = [key for key, known in addrs.items() if same_address(known, addr)]
     return alike or [key for key, known in addrs.items() if _resolved(known) & _resolved(addr)]
 

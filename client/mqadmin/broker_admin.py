@@ -115,7 +115,7 @@ def _update_topic_perm(context: Context, args: Arguments) -> int:
             before = stored_topic(context, addr, topic)
             after = replace(before, perm=perm)
             if after != before:
-                # A request's attributes are changes, so a request without attributes keeps all attributes.
+                # The attributes in a request are edits. Send none, so that the topic keeps its attributes.
                 context.run(admin.create_topic(addr, replace(after, attributes={})))
         except RemotingError as error:
             failed = context.fail(f"broker {addr}: {describe(error)}")
@@ -229,7 +229,7 @@ def _stats_of(context: Context, topic: str) -> list[dict[str, Any]]:
 
 
 def _counted(context: Context, addrs: Any, name: str, key: str) -> tuple[float, int]:
-    """Return two sums over all brokers: messages per second in the last minute, messages in the last day.
+    """Return two sums over all brokers: messages per second in the last minute, and in the whole last day.
 
     A broker's counters begin at its start, so both figures may cover less time.
     """

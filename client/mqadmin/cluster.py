@@ -166,7 +166,7 @@ def _rate(text: str | None) -> float:
 
 
 def _number(text: str | None) -> float:
-    """Convert a broker's figure to a number; return 0 if the text is no finite number."""
+    """Convert a broker's figure to a number, or to 0 if the text is no finite number."""
     try:
         number = float(text or 0)
     except ValueError:
@@ -185,7 +185,7 @@ def _perm(
             if answer.response is not None:
                 count = topic_count(answer.response)
                 context.line(f"{prefix} OK, {count}")
-                if not count:  # 0: the broker name has no topic (unchanged topics count, too)
+                if not count:  # the broker name has no topic, because the count includes unchanged topics
                     hint = "give -b a broker name that clusterList shows"
                     reason = f"no topic of broker {broker_name!r}; {hint}"
                     code = context.fail(f"name server[{answer.addr}]: {reason}")

@@ -15,7 +15,7 @@ from ..errors import describe
 from ..operation import Operation
 
 T = TypeVar("T")
-#: A context keeps only this many failures, the newest ones, because some subcommands run without end.
+#: Number of failures that a context keeps. It drops older failures, because some subcommands never end.
 _KEPT: Final = 1000
 
 
@@ -25,7 +25,7 @@ class Context:
 
     Attributes:
         nameservers: Nameservers from ``-n`` or NAMESRV_ADDR.
-        failures: One line for each failure; only the newest lines are kept. If there is any line, the exit
+        failures: One line for each failure. Only the newest lines are kept. If there is any line, the exit
             code is not 0.
     """
 
@@ -41,11 +41,11 @@ class Context:
         return self.client.run(operation)
 
     def line(self, text: str = "") -> None:
-        """Print one line of the result; escape control characters, which could control the terminal."""
+        """Print a line of a subcommand's result. Escape control characters, which a terminal would obey."""
         print(printable(text), file=self.out, flush=True)
 
     def page(self, text: str) -> None:
-        """Print several lines without escaping; the text must not contain control characters."""
+        """Print several lines without escaping. The text must not contain control characters."""
         print(text, file=self.out, flush=True)
 
     def json(self, document: Any) -> None:
@@ -67,7 +67,7 @@ class Context:
         self.page("[]" if before == "[" else "]")
 
     def warn(self, text: str) -> None:
-        """Print a warning as one line on stderr; the subcommand continues."""
+        """Print a warning as one line on stderr, and let the subcommand continue."""
         print(f"mqadmin {self.name}: WARNING: {printable(text)}", file=self.err, flush=True)
 
     def fail(self, reason: str | BaseException) -> int:
@@ -79,7 +79,7 @@ class Context:
         return 1
 
     def report(self, answers: Iterable[EachAnswer]) -> int:
-        """Print a line for each nameserver that failed; return 1 if any nameserver failed, else 0."""
+        """Print a line for each nameserver that failed. Return 1 if any nameserver failed, else 0."""
         answers = tuple(answers)
         failures = [answer for answer in answers if answer.error is not None]
         for answer in failures:

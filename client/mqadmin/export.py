@@ -65,7 +65,7 @@ Document = dict[str, Any]
 
 
 def _export(context: Context, args: Arguments, name: str, document: Document) -> int:
-    """Print a document, or write it to a file in the folder of -f; return the exit code."""
+    """Print a document, or write it to a file in the folder of -f. Return the exit code."""
     text = java.json_text(document)
     if "f" not in args:
         context.page(text)
@@ -96,7 +96,7 @@ def _write(path: Path, text: str) -> None:
 def _of_all(
     context: Context, addrs: Iterable[str], ask: Callable[[str, float], Operation[T]]
 ) -> dict[str, T]:
-    """Ask all given brokers; return the answer of each address.
+    """Ask all given brokers, and return the answer of each address.
 
     Raises:
         NotApplied: If a broker name has no master, or a broker gave no answer. An export needs all answers.
@@ -205,7 +205,7 @@ def _export_metadata(context: Context, args: Arguments) -> int:
 
     documents = _of_all(context, addrs, ask)
     name = "topic.json" if topics else "subscriptionGroup.json" if groups else "metadata.json"
-    if "b" in args and (topics or groups):  # one table of one broker: export the answer as it is
+    if "b" in args and (topics or groups):  # only one table of one broker, so merge nothing
         return _export(context, args, name, documents[args.text("b")])
     document: Document = {"exportTime": wall_clock.now_ms()}
     if not groups:
@@ -335,7 +335,7 @@ def _figures(context: Context, addr: str, within_s: float) -> Operation[Document
 
 
 def _counted(context: Context, addr: str, topic: str, left_s: float) -> Operation[tuple[float, int]]:
-    """Return a topic's new messages: per second in the last minute, and their number in the last day."""
+    """Return two figures: a topic's new messages per second in the last minute, and in the whole last day."""
     try:
         body = yield from _call(
             context,
@@ -359,7 +359,7 @@ def _counted(context: Context, addr: str, topic: str, left_s: float) -> Operatio
 
 
 def _rate(runtime: Mapping[str, str], *names: str) -> float:
-    """Return a broker's rate per second in the last 10 s, which is the first of three rates in the text.
+    """Return a broker's rate per second in the last 10 s, the first of three rates in the broker's text.
 
     Args:
         names: Possible names of the rate. The first name that the broker sends is used.

@@ -93,7 +93,7 @@ def _asked_for_progress(context: Context, group: str, topic: str | None, cluster
 
 
 def _members_of_queues(context: Context, group: str) -> dict[MessageQueue, str]:
-    """Ask each member of a group for its queues; return a member's IP address for each queue.
+    """Ask each member of a group for its queues, and return a member's IP address for each queue.
 
     The IP address is the first part of the member's client id. Queues of members that do not answer are
     missing in the result.
@@ -170,7 +170,7 @@ def _group_progress(context: Context, group: str) -> dict[str, Any]:
 
 
 def _inflight(offset: ConsumeOffset) -> int:
-    """Return the number of messages that were pulled but not consumed; 0 if the broker is of version 4.9."""
+    """Return the number of messages that were pulled but not consumed. For a broker of 4.9, return 0."""
     return max(0, offset.pull_offset - offset.consumer_offset)
 
 

@@ -92,7 +92,7 @@ _POLICIES: Final = ("EXPONENTIAL", "CUSTOMIZED")
 
 
 def _asked_of_5(args: Arguments) -> dict[str, Any]:
-    """Return those settings from the command line that only 5.x brokers know, by their JSON names."""
+    """Return the settings from the command line that only 5.x brokers know, by their JSON names."""
     found: dict[str, Any] = {}
     if "o" in args:
         found["consumeMessageOrderly"] = args.flag("o", "consumeMessageOrderly")
@@ -116,7 +116,7 @@ def _kept(context: Context, addrs: Sequence[str], group: str, asked: Mapping[str
     Brokers of 4.x, and RouteKeeper's brokers, ignore settings that they do not know.
 
     Returns:
-        The exit code: 1 if a broker did not store all of these settings, or did not answer; else 0.
+        1 if a broker did not store all of these settings, or did not answer. Otherwise 0.
     """
     failed = 0
 
@@ -163,7 +163,7 @@ def _delete_sub_group(context: Context, args: Arguments) -> int:
         return failed
     for topic in (RETRY_PREFIX + group, DLQ_PREFIX + group):
         if ask_each(context, addrs, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}):
-            failed = 1  # keep the topic at the nameservers: the next registration would restore it
+            failed = 1  # a broker still has the topic, and would register it again
             continue
         failed |= context.report(context.run(admin.delete_topic_in_nameservers(topic, args.text("c"))))
     return failed
@@ -240,7 +240,7 @@ def _reset_offset_by_time(context: Context, args: Arguments) -> int:
 
 
 def _require_one_queue_resets(context: Context, addr: str) -> None:
-    """Check that a broker can reset the offset of one queue: that it obeys the queue id in the request.
+    """Check that a broker obeys the queue id in a reset request, so that it resets only this queue.
 
     Brokers of 4.9, and brokers of 5.x with ``useServerSideResetOffset=false``, ignore the queue id and reset
     every queue of the topic.
@@ -250,7 +250,9 @@ def _require_one_queue_resets(context: Context, addr: str) -> None:
     """
     admin = context.client.admin
     obeys = context.run(admin.broker_config(addr)).get("useServerSideResetOffset")
-    if obeys is None:  # a broker of RouteKeeper, or a broker of RocketMQ before 5.1
+    # RocketMQ's brokers before 5.1 and RouteKeeper's brokers do not have this setting. RouteKeeper's brokers
+    # reset a single queue, and report a version after 5.1.
+    if obeys is None:
         version = get_int(context.run(admin.broker_runtime(addr)), "brokerVersion")
         obeys = java.flag(version >= _V5_1_0)
     if obeys != "true":
@@ -284,7 +286,7 @@ def _reset(
     title: str,
     as_json: bool,
 ) -> int:
-    """Ask each broker to reset a group's offsets; return the exit code.
+    """Ask each broker to reset a group's offsets, and return the exit code.
 
     Brokers of 4.9 refuse the reset if the group has no members. In this case, this tool sets the offsets
     itself (:func:`_roll_back`).
@@ -357,11 +359,12 @@ def _roll_back(
     force: bool,
     done: list[tuple[MessageQueue, int, int, int, int]],
 ) -> int:
-    """Set the offsets of a group without members, queue by queue; return the exit code.
+    """Set the offsets of a group without members, queue by queue, and return the exit code.
 
     Args:
-        done: List to which one entry is added for each offset that was set: the queue, the broker's offset,
-            the group's old offset, the offset at the given time, and the new offset.
+        done: List to which this function adds one entry for each offset that was set. An entry has the queue
+            and four offsets: the end of the queue, the group's old offset, the offset at the given time, and
+            the group's new offset.
 
     Source: DefaultMQAdminExtImpl.resetOffsetByTimestampOld.
     """
@@ -433,7 +436,7 @@ def _clone_group_offset(context: Context, args: Arguments) -> int:
 
 
 def offsets_by_queue(table: bytes, topic: str, group: str) -> dict[bytes, bytes]:
-    """Return a group's offset for each queue id of a topic; both are digits in bytes.
+    """Return a group's offset for each queue id of a topic. Ids and offsets are bytes of digits.
 
     Args:
         table: A broker's answer to request 43. It has the offsets of all groups, and may be too large to
@@ -487,7 +490,7 @@ def _broker_consume_stats(context: Context, args: Arguments) -> int:
     )
     for group, queue, offset in rows:
         if offset.last_timestamp <= 0:
-            continue  # the group has consumed nothing from this queue; only -o json lists such queues
+            continue  # only -o json lists queues of which the group has consumed nothing
         context.line(
             _CONSUME_STATS.format(
                 queue.topic[:64],
@@ -615,7 +618,7 @@ def _consumer_status(context: Context, args: Arguments) -> int:
 
 
 def held_twice(infos: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the queues that more than one member claims; RocketMQ's tool does not check this."""
+    """Return the queues that more than one member claims. RocketMQ's tool does not check this."""
     holders: dict[str, int] = {}
     for info in infos:
         for queue in as_object(info.get("mqTable") or {}, "queues"):

@@ -26,7 +26,7 @@ def instant(args: Arguments, short: str) -> int:
             wall_ms = int(datetime.strptime(moment, "%Y-%m-%d#%H:%M:%S").timestamp()) * 1000 + int(ms)
         if wall_ms > INT64_MAX:
             raise ValueError
-    except ValueError:  # Python also refuses to read a number of thousands of digits
+    except ValueError:  # Python also raises ValueError for a number of more than 4,300 digits
         raise UsageError(f"-{short} {text!r}, allowed currentTimeMillis|yyyy-MM-dd#HH:mm:ss:SSS") from None
     if wall_ms < 0:
         # Brokers treat a negative time as the end of the queue.

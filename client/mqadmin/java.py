@@ -127,7 +127,7 @@ def queue_text(queue: MessageQueue) -> str:
 
 
 def message_text(message: ReceivedMessage, *, min_offset: int, max_offset: int) -> str:
-    """Return a message in the form of MessageExt.toString; the body is a list of signed bytes.
+    """Return a message in the form of MessageExt.toString, with the body as a list of signed bytes.
 
     Args:
         min_offset, max_offset: Lowest and highest offset of the message's queue. Java's consumer adds these
@@ -185,7 +185,7 @@ def route_text(route: TopicRouteData) -> str:
 
 
 def route_document(route: TopicRouteData) -> dict[str, Any]:
-    """Return a route as a JSON document; keys that are numbers in Java become texts."""
+    """Return a route as a JSON document. Keys that are numbers in Java become texts."""
     return {
         "brokerDatas": [
             _broker(data) | {"brokerAddrs": {str(i): addr for i, addr in sorted(data.broker_addrs.items())}}

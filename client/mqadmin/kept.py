@@ -1,7 +1,7 @@
 """Checks that show whether a server really made a change for which the server answered success.
 
-RocketMQ's servers ignore an unknown setting, a value that they cannot read, or an attribute that their
-release does not know, but they answer success. This module does no I/O and reads no clock.
+RocketMQ's servers ignore unknown settings, values that they cannot read, and attributes that their release
+does not know. They still answer success. This module does no I/O and reads no clock.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def check_kept(settings: Mapping[str, str], key: str, value: str) -> None:
 
 
 def _equal(one: str, other: str) -> bool:
-    """Return True if two texts mean the same value; a server may write numbers and booleans differently."""
+    """Return True if two texts mean the same value, such as ``1.0`` and ``1``, or ``True`` and ``true``."""
     if one.strip().casefold() == other.strip().casefold():
         return True
     try:
@@ -55,7 +55,7 @@ def _equal(one: str, other: str) -> bool:
 def has_attributes(present: object, edits: Mapping[str, str]) -> bool:
     """Return True if a server's attributes have the values that the requested edits set.
 
-    The edit ``+name: value`` sets the attribute ``name``; the edit ``-name`` removes this attribute.
+    The edit ``+name: value`` sets the attribute ``name``, and the edit ``-name`` removes this attribute.
     """
     have = present if isinstance(present, Mapping) else {}
     return all(

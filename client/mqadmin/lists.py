@@ -120,7 +120,7 @@ def _read_file(context: Context, kind: _Kind, name: str) -> list[dict[str, Any]]
     """Return the topics or groups of a file, in the file's order.
 
     Raises:
-        UsageError: If the file cannot be read, or an item is wrong; the text names the wrong item.
+        UsageError: If the file cannot be read, or an item is wrong. The text names the wrong item.
     """
     try:
         with Path(name).open("rb") as file:

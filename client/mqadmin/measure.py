@@ -169,7 +169,7 @@ def _measure(
     count: int,
     room: str | None,
 ) -> None:
-    """Send ``count`` messages to the topic that has the broker's name; print one line with the mean duration.
+    """Send ``count`` messages to the topic that has the broker's name, and print the mean duration.
 
     Args:
         name: Name of the broker and of the topic.

@@ -128,7 +128,7 @@ def offset_bounds(
 
 
 def _print_queue(context: Context, consumer: TopicReader, queue: MessageQueue, first: int, last: int) -> int:
-    """Print the messages from offset ``first`` to ``last``, inclusive; return the number of messages."""
+    """Print the messages from offset ``first`` to ``last``, inclusive. Return the number of messages."""
     printed = 0
     offset = first
     while offset <= last:

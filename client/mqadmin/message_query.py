@@ -53,7 +53,7 @@ def matches_in(body: bytes, broker_name: str = "") -> list[Match]:
 
 
 def with_bodies(context: Context, matches: Iterable[Match]) -> Iterator[ReceivedMessage]:
-    """Yield each message with its body; decompress only one body at a time.
+    """Yield each message with its body. To save memory, decompress only one body at a time.
 
     Report messages that cannot be read.
     """
@@ -74,7 +74,7 @@ def _show(
 ) -> int:
     """Print messages one after the other. If nameservers are given, also print the tracks of each message.
 
-    A track is the outcome of a message in one consumer group. This tool prints the body as text; RocketMQ's
+    A track is the outcome of a message in one consumer group. This tool prints the body as text. RocketMQ's
     tool writes the body to a file and prints the file's name.
 
     Args:
@@ -177,7 +177,7 @@ def _query_by_id(context: Context, args: Arguments) -> int:
 
 
 def _by_id(context: Context, message_id: str, topic: str | None, cluster: str | None) -> list[Match]:
-    """Return the message with this offset message id; if there is none, the message with this unique id."""
+    """Return the message with this offset message id, or else the message with this unique id."""
     try:
         host, offset = parse_offset_message_id(message_id)
         ext = {"offset": str(offset), "topic": topic or ""}
@@ -247,7 +247,7 @@ def _query(context: Context, topic: str, key: str, ext: dict[str, str], cluster:
 
 
 def _none(context: Context, text: str) -> int:
-    """Return exit code 1 after a search without a result; if no failure was reported yet, report ``text``."""
+    """Return exit code 1 after a search without a result. Report ``text`` if no failure was reported yet."""
     return 1 if context.failures else context.fail(text)
 
 
@@ -346,7 +346,7 @@ def _print_msg(context: Context, args: Arguments) -> int:
 def pulls(
     context: Context, consumer: TopicReader, queue: MessageQueue, expression: str, first: int, last: int
 ) -> Iterator[PullResult]:
-    """Pull the messages from offset ``first`` to ``last`` - 1; yield the result of each pull.
+    """Pull the messages from offset ``first`` to ``last`` - 1, and yield the result of each pull.
 
     The last result may also contain later messages. Report unreadable messages.
     """

@@ -21,7 +21,7 @@ from .targets import masters_of_topic
 from .together import ask_together
 from .traces import PUB, Trace, Unreadable, decode_traces
 
-#: Default topic of message traces; brokers and clients can use another topic. Source: TopicValidator.
+#: Default topic of message traces. Brokers and clients can use another topic. Source: TopicValidator.
 _TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 _RESULTS_MAX: Final = 64
 _INT64_MAX: Final = 2**63 - 1

@@ -1,4 +1,4 @@
-"""Subcommand startMonitoring, which reports the lag of groups and members that consume nothing."""
+"""Subcommand startMonitoring, which reports each group's lag, and members that consume nothing."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 #: MonitorConfig.roundInterval.
 _ROUND_S: Final = 60
 _WITHIN_S: Final = 30.0
-#: Oldest client version whose members report their state. Source: MQVersion.V3_1_8_SNAPSHOT.
+#: Smallest version number of clients that are asked for their state. Source: MQVersion.V3_1_8_SNAPSHOT.
 _VERSION_MIN: Final = 62
-#: Do not compare the members' subscriptions until this many ms after the start of one member: the member
-#: whose client id comes first in text order. Source: ConsumerRunningInfo.
+#: Milliseconds between the start of a member and the first comparison of the members' subscriptions. Only the
+#: start of the member with the first client id in text order counts. Source: ConsumerRunningInfo.
 _STARTED_MS: Final = 2 * 60 * 1000
-#: A queue is reported if this many ms have passed without a consumed message. Source: ConsumerRunningInfo.
+#: Milliseconds without a consumed message after which a queue is reported. Source: ConsumerRunningInfo.
 _SILENT_MS: Final = 60 * 1000
 _PREFIX: Final = "[MONITOR] "
 _NOTIFY: Final = f"{_PREFIX} [NOTIFY] "
@@ -102,7 +102,7 @@ def moved_text(body: bytes) -> str:
 
 
 def _report(context: Context, group: str) -> None:
-    """Print the state of one group; like RocketMQ's tool, print nothing for a group without members."""
+    """Print the state of one group, but nothing for a group without members, as RocketMQ's tool does."""
     try:
         addrs = masters_of_group(context, group)
         online = first_online(context, addrs, group)
@@ -175,7 +175,7 @@ def _report_members(context: Context, group: str, addrs: Sequence[str], online: 
 
 
 def member_lines(infos: Mapping[str, Info], *, now_ms: int) -> Iterable[str]:
-    """Yield lines about faults that a group's members show in the states that they reported.
+    """Yield a line for each fault in the states that a group's members reported.
 
     Raises:
         RemoteProtocolError: If a report has an unexpected form.

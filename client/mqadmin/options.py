@@ -1,4 +1,4 @@
-"""Parsing of command lines, and help texts, both as in RocketMQ's tool.
+"""Parsing of command lines, and help texts, in the form of RocketMQ's tool.
 
 RocketMQ's tool uses PosixParser and HelpFormatter of commons-cli. This module does no I/O and reads no clock.
 """
@@ -27,7 +27,7 @@ class Option:
     Attributes:
         short: Short name; empty for an option that has only a long name.
         group: Name of a group of options, or None. Exactly one option of a group must be given.
-        own: True for an option of RouteKeeper that RocketMQ lacks; the help lists it after RocketMQ's
+        own: True for an option of RouteKeeper that RocketMQ lacks. The help lists it after RocketMQ's
             options.
         refused: Reason why this tool cannot do what the option requests; None if it can.
     """
@@ -120,7 +120,7 @@ SECURITY: Final = (
 
 
 class Arguments:
-    """Values of the options of one command line, by :attr:`Option.name`; blanks around values are removed.
+    """Values of the options of one command line, by :attr:`Option.name`, without blanks around values.
 
     Attributes:
         words: Words of the command line that belong to no option.
@@ -141,10 +141,10 @@ class Arguments:
         return self._values.get(short)
 
     def number(self, short: str, name: str, default: int, *, low: int, high: int) -> int:
-        """Return an option's value as a whole number; ``default`` if the option is absent.
+        """Return an option's value as a whole number, or ``default`` if the option is absent.
 
         Raises:
-            UsageError: If the text is no whole number, or out of range; the error names value and range.
+            UsageError: If the text is no whole number, or out of range. The error names value and range.
         """
         text = self._values.get(short)
         if text is None:
@@ -232,7 +232,7 @@ def parse(command: Command, argv: Sequence[str]) -> Arguments:
     while rest:
         token = rest.pop(0)
         name, mark, inline = token.partition("=")
-        if name[2:] == "":  # a token of up to two characters, such as -t; its value is the next token
+        if name[2:] == "":  # for a token of up to two characters, such as -t, the next token is the value
             name, mark, inline = token, "", ""
         found = by_name.get(name)
         if found is None and len(token) > 2 and not token.startswith("--"):
@@ -335,7 +335,7 @@ def _table(options: Sequence[Option]) -> list[str]:
 
 
 def _wrap(text: str, indent: int) -> list[str]:
-    """Break a text at blanks into lines within the width; indent all lines but the first."""
+    """Break a text at blanks into lines within the width, and indent all lines but the first."""
     lines = []
     while len(text) > _WIDTH:
         position = text.rfind(" ", indent + 1, _WIDTH + 1)

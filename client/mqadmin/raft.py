@@ -101,7 +101,7 @@ def _addresses(context: Context, args: Arguments) -> tuple[tuple[str, ...], list
 
 
 def _group(context: Context, args: Arguments) -> tuple[Group, list[str]]:
-    """Return a group of the nameservers with an HTTP address, and a reason for each other nameserver."""
+    """Return the group of nameservers with an HTTP address, and a reason for each nameserver without it."""
     addresses, missing = _addresses(context, args)
     token = None
     if "k" in args:
@@ -235,7 +235,7 @@ class _Status:
 
 
 def _check(context: Context, found: Mapping[str, _Status]) -> int:
-    """Report each nameserver that does not serve reads and writes, with the reason; return the exit code."""
+    """Report each nameserver that does not serve reads and writes. Return the exit code."""
     code = 0
     for address, status in found.items():
         if not (status.leader and status.ready):
@@ -277,8 +277,8 @@ def _missing_links(found: Mapping[str, _Status]) -> list[str]:
 def _strength(found: Mapping[str, _Status]) -> list[str]:
     """Return a warning if the leader does not reach all voters, else an empty list.
 
-    The warning contains the number of voters that the leader reaches. It says so if the loss of one more
-    voter would leave no majority.
+    The warning contains the number of voters that the leader reaches. If the loss of one more voter would
+    leave no majority, the warning mentions this danger.
     """
     for status in found.values():
         if status.role == "leader":
@@ -366,7 +366,7 @@ def _snapshot_restore(context: Context, args: Arguments) -> int:
 
 
 def _member_text(done: Done, name: str) -> str:
-    """Return the text of a JSON member in the answer to a change; "unknown" if the member is missing.
+    """Return the text of a JSON member in the answer to a change, or "unknown" if the member is missing.
 
     A missing member is no error, because the change was made.
     """

@@ -94,7 +94,7 @@ def masters_of_topic(context: Context, topic: str, cluster: str | None = None) -
 def masters_of_cluster(
     context: Context, info: ClusterInfo, cluster: str, *, with_slaves: bool = False
 ) -> dict[str, str]:
-    """Return the master's address for each broker name of a cluster; report broker names without a master.
+    """Return the master's address for each broker name of a cluster. Report broker names without a master.
 
     Args:
         with_slaves: True if the caller asks slaves, too. This affects only the text of the reports.
@@ -150,7 +150,7 @@ def masters_of_group(context: Context, group: str, cluster: str | None = None) -
 
 
 def target_options(verb: str) -> tuple[Option, Option]:
-    """Return RocketMQ's options ``-b`` and ``-c`` for a subcommand; :func:`chosen` reads their values."""
+    """Return RocketMQ's options ``-b`` and ``-c`` for a subcommand. :func:`chosen` reads their values."""
     return (
         Option(short="b", long="brokerAddr", description=f"{verb} which broker"),
         Option(short="c", long="clusterName", description=f"{verb} which cluster"),
@@ -158,7 +158,7 @@ def target_options(verb: str) -> tuple[Option, Option]:
 
 
 def chosen(args: Arguments) -> str:
-    """Return ``b`` or ``c``: the option that selects the brokers; ``b`` if both options are given.
+    """Return the name of the option that selects the brokers: ``b`` if it is given, else ``c``.
 
     Raises:
         UsageError: If neither option was given. RocketMQ's tool then does nothing and reports no error.
@@ -241,7 +241,7 @@ def ask_each(
     body: bytes = b"",
     done: Callable[[str, RemotingCommand], None] = lambda _addr, _answer: None,
 ) -> int:
-    """Send a request to brokers one after the other; report failures; return the exit code.
+    """Send a request to brokers one after the other, report failures, and return the exit code.
 
     Args:
         done: Called with each broker's address and successful answer. If it raises a RemotingError, the

@@ -25,7 +25,7 @@ NO_CLUSTER: Final = "Make sure the specified clusterName exists or the name serv
 def ask_together(
     context: Context, places: Iterable[str], ask: Callable[[str, float], Operation[T]], *, within_s: float
 ) -> tuple[dict[str, T], dict[str, RemotingError]]:
-    """Ask several brokers or clients concurrently; return the results and the failures.
+    """Ask several brokers or clients concurrently, and return the results and the failures.
 
     Args:
         places: Addresses of brokers, or client ids. They are the keys of both dicts in the result.
@@ -58,7 +58,7 @@ def ask_together(
 
 
 def raise_failures(what: str, failures: Mapping[str, RemotingError], *, of: int) -> None:
-    """Raise one error that names all brokers at which a change failed; do nothing if there is no failure.
+    """Raise one error that names all brokers at which a change failed. Without failures, do nothing.
 
     Args:
         what: The failed change in words, such as "account not deleted".

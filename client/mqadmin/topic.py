@@ -205,7 +205,7 @@ def _topic_list(context: Context, args: Arguments) -> int:
 
 
 def _cluster_and_groups(context: Context, info: ClusterInfo, topic: str) -> tuple[str, tuple[str, ...]]:
-    """Return a topic's cluster and consumer groups; both are empty if the topic does not exist any more."""
+    """Return a topic's cluster and consumer groups. Both are empty if the topic does not exist any more."""
     admin = context.client.admin
     try:
         route = context.run(admin.topic_route(topic))

@@ -25,7 +25,7 @@ class Trace:
     """A client's record of one send or one consumption of a message.
 
     Attributes:
-        kind: :data:`PUB` for a send; :data:`SUB_AFTER` for a consumption, which may have failed.
+        kind: :data:`PUB` for a send, or :data:`SUB_AFTER` for a consumption, which may have failed.
         group: The producer's or consumer's group; None if the record has none.
         time_ms: Unix ms at which a send began, or a consumption ended; 0 if the record has no time.
         cost_ms: Duration of the send or consumption in ms.
@@ -40,11 +40,11 @@ class Trace:
 
 
 class Unreadable(ValueError):
-    """A record is not in RocketMQ's form; the text gives the reason."""
+    """A record is not in RocketMQ's form. The text gives the reason."""
 
 
 def decode_traces(body: bytes, message_id: str) -> Iterator[Trace | Unreadable]:
-    """Yield the sends and consumptions of one message; skip the records of other messages."""
+    """Yield the sends and consumptions of one message, and skip the records of other messages."""
     for record in body.decode("utf-8", "replace").split(_RECORD_END):
         fields = record.split(_FIELD_END)
         while fields and not fields[-1]:  # Java's split also drops empty fields at the end

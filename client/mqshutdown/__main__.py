@@ -44,7 +44,7 @@ class Server:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Stop servers and print their names; return the exit code.
+    """Stop servers, print their names, and return the exit code.
 
     Returns:
         - 0 if servers of each kind on the command line were running, and all of them have ended,

@@ -1,4 +1,7 @@
-"""A hook of mkdocs: links that leave ``docs/`` have no target on the site, so they become file names."""
+"""A hook of mkdocs that replaces links out of ``docs/`` by file names.
+
+The targets of such links do not exist on the site.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ _LINK = re.compile(r"(!?)\[([^\]]*)\]\(((?:\.\./)+[^)#\s]*)(#[^)]*)?\)")
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Return the page's text, in which a link that leaves ``docs/`` is its text and the file's path."""
+    """Return the page's text. Instead of each link out of ``docs/``, it has the link's text and the path."""
     folder = posixpath.dirname(page.file.src_uri)
 
     def outside(link: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Access to the disk, for both modes.
+"""Access to the disk, for independent mode and for raft mode.
 
 This package defines which bytes and file names survive a power cut, and contains the code for the real disk.
 Other packages define the content of the files.

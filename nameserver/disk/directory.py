@@ -15,7 +15,7 @@ from .files import DISK, File, Files, make_directories, replace_file
 
 IDENTITY: Final = "identity.json"
 IDENTITY_SIZE_MAX: Final = 64 * 1024
-#: Format of the file in the independent mode.
+#: Format version of ``identity.json`` in independent mode.
 _FORMAT: Final = 1
 
 

@@ -2,7 +2,7 @@
 
 :class:`Files` is the real disk. The simulator replaces it by a simulated disk for the raft mode's files. On
 the simulated disk, bytes and names may be lost until they are synced, and every call can fail. Both disks
-guarantee:
+have these properties:
 
 - bytes are durable after :meth:`File.sync`, or when a write to a file opened as ``durable`` has returned;
 - a new, renamed or removed name is durable after :meth:`Files.sync_directory` of its directory;
@@ -25,8 +25,8 @@ from routekeeper.remoting.files import open_regular, read_regular
 
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
-#: Errors by which file systems report that the disk is full or a limit is reached: no space, over the quota,
-#: file too large, or no free descriptors.
+#: Errors with which file systems report a full disk or a reached limit. Their meanings are: no space left,
+#: quota exceeded, file too large, too many open files in the process or in the system.
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE})
 #: Largest size in bytes of a file that is read whole. Journals and snapshots stay far below it.
 FILE_SIZE_MAX: Final = 16 * 1024**3
@@ -192,5 +192,5 @@ def make_directories(files: Files, path: Path) -> None:
         files.sync_directory(path.parent)
 
 
-#: The disk of a member; a test may pass another one.
+#: The disk of this machine. Tests may pass a simulated disk instead.
 DISK: Final = Files()

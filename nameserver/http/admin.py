@@ -1,8 +1,8 @@
 """Administration of a raft group over HTTP: its members, its leader and its snapshots.
 
-Anybody may read the status, like all other reads over HTTP. A request that changes the group must send the
-token of ``--http-token-file``. Without that flag, the nameserver refuses all changes. Only the leader makes
-changes. The other members answer 421 and name the leader.
+The status can be read without a token, like all other data over HTTP. A request that changes the group must
+send the token of ``--http-token-file``. Without that flag, the nameserver refuses all changes. Only the
+leader makes changes. The other members answer 421 and name the leader.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class RaftAdmin:
     async def restore_snapshot(self, request: web.Request) -> answers.Restored:
         """Replace the state by a snapshot file. This works only in a group of one member."""
         member, deadline = self._allowed(request)
-        # Allow one restore at a time, because each one holds its whole file in memory.
+        # Allow one restore at a time, because each restore holds its whole file in memory.
         if self._restoring.locked():
             raise Problem(409, "another snapshot is being restored")
         async with self._restoring:
@@ -140,7 +140,7 @@ class RaftAdmin:
         return operations
 
     def _allowed(self, request: web.Request) -> tuple[RaftMember, float]:
-        """Check the token; return the member, and the loop time by which the change must end."""
+        """Check a request's token. Return this member, and the loop time by which the request must end."""
         operations = self._operations()
         self._token.require(request, "changes of the group")
         return operations.member, deadline_of(request)
@@ -151,7 +151,8 @@ class RaftAdmin:
         """Wait for a change; log its sender and its outcome.
 
         Args:
-            awaited: Member that the change needs. If there is no link to this member, the error says so.
+            awaited: Another member without which the change cannot end. If this member has no link to it, the
+                error says so.
         """
         # Log the request at the leader only: other members only answer with the leader's address.
         if self._operations().raft_status().role == "leader":

@@ -86,10 +86,10 @@ class HttpServer:
     def __post_init__(self) -> None:
         self.consistency.changes.begin(self.consistency.view(Freshness.STALE))
         self._lane = Lane()
-        # Requests for health have their own queue, so that load balancers need not wait behind other clients.
+        # Health checks have their own queue, so that load balancers need not wait behind other clients.
         self._gate, self._health_gate = Gate(), Gate()
         self._metrics = Metrics(self.consistency, self.server, version=self.version)
-        # The last text of /metrics, after the loop time at which the server began to make it.
+        # The loop time at which the server began to make the last text of /metrics, and this text.
         self._exposition = 0.0, b""
         self.reads = Reads(self.consistency, self.settings, self._lane, answered=self._metrics.answered)
         token = Token(self.token)
@@ -101,7 +101,7 @@ class HttpServer:
         )
         self._page = page_files()
         self._runner = web.AppRunner(self.application())
-        places = http_connections()  # The RocketMQ listener has already raised the limit of descriptors.
+        places = http_connections()  # The RocketMQ listener has already raised the limit of open files.
         reserve = min(RESERVE, places // 4)
         self._connections = HttpConnections(
             self._runner,

@@ -119,7 +119,7 @@ def cursor_of(*place: str) -> str:
 
 
 def place_of(cursor: str, length: int) -> tuple[str, ...]:
-    """Return the position in a list that a cursor names. It consists of ``length`` texts.
+    """Return the position in a list that a cursor names, as a tuple of ``length`` texts.
 
     Raises:
         ValueError: If the cursor is invalid or belongs to another kind of list.

@@ -26,8 +26,8 @@ from .token import Token, deadline_of, read_body
 
 #: Largest body in bytes. JSON escapes may make the text of the largest value twice as long as the value.
 BODY_MAX: Final = 2 * KV_ENTRY_BYTES_MAX + 4096
-#: Status of the error answer if a change was applied, but could not be stored on the disk. After any other
-#: error status, nothing has changed.
+#: Status of the error answer if a change was applied, but could not be stored on the disk. After status 500
+#: or 504, the outcome is unknown. After any other error status, nothing has changed.
 _NOT_KEPT: Final = 507
 
 
@@ -91,7 +91,7 @@ class KvChanges:
                 raise Problem(400, getattr(command, "remark", None) or "this cannot be changed")
             verdict = await self._proposed(command, deadline=deadline)
             match verdict:
-                case Moved():  # Another client has changed the value: check the conditions on the new one.
+                case Moved():  # Another client has changed the value: check the conditions again.
                     continue
                 case Rejected():
                     entry = view.kv_value(namespace, key)

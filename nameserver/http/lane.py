@@ -66,7 +66,7 @@ class Lane:
 
 
 def _guarded(steps: Steps[_T], is_wanted: Callable[[], bool]) -> Steps[tuple[_T | None, Exception | None]]:
-    """Run the steps. Return an exception as part of the result, so that the waiting caller raises it."""
+    """Run a task's steps. Return an exception as part of the result, so that the waiting caller raises it."""
     try:
         if not is_wanted():
             raise ConnectionResetError("nobody waits for this answer any more")

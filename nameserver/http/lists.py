@@ -52,7 +52,7 @@ class Page(NamedTuple):
 
 
 class InCluster:
-    """Test whether a topic belongs to one cluster: a broker of the cluster must have the topic.
+    """A test for topics of one cluster: a broker of the cluster must have the topic.
 
     The test caches results by queue set, because most topics share a few queue sets.
 

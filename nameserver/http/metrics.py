@@ -50,7 +50,7 @@ class Metrics(Collector):
         self._registry.register(self)
 
     def answered(self, path: str, code: int, seconds: float) -> None:
-        """Count one HTTP request. ``path`` must be a served path, so that strangers cannot create labels."""
+        """Count one HTTP request. ``path`` must be a served path, so that clients cannot create labels."""
         self._requests[path, code] += 1
         self._seconds.labels(path).observe(seconds)
 
@@ -66,7 +66,8 @@ class Metrics(Collector):
         yield family("mqnamesrv_info", "Constant 1.", [(is_what, 1)])
         requests = Counter(stats.requests)
         requests[105] += cache.hits
-        # Count all codes that no handler serves under one label: strangers may send any code.
+        # Count all codes that no handler serves under one label. Otherwise any client could create any number
+        # of series.
         counted = (*sorted(requests.items()), ("unknown", stats.requests_unknown))
         by_code = [({"code": str(code)}, count) for code, count in counted]
         yield family("mqnamesrv_requests_total", "Requests by code.", by_code)

@@ -34,7 +34,7 @@ class TopicOrder:
         self._lasts: list[str] = []  # the last name of each block
 
     def catching_up(self) -> Steps[None]:
-        """Apply all changes in the change log, including changes that arrive during the steps."""
+        """Apply all changes in the change log, in steps. Include changes that arrive between the steps."""
         log = self._log
         while self._at != (log.epoch, log.revision):
             at = self._at

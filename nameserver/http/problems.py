@@ -27,7 +27,7 @@ HEADERS: Final = {
 }
 #: Headers of an error whose cause may end within a second. They tell the client to ask again.
 ASK_AGAIN: Final = {"Retry-After": "1"}
-#: Titles of RFC 9110 for statuses for which some Python releases have an older title.
+#: Titles from RFC 9110. Some Python releases have older titles for these statuses.
 _TITLES: Final = {413: "Content Too Large"}
 
 
@@ -59,7 +59,7 @@ class Problem(Exception):
 
 
 def encodable(text: str) -> str:
-    """Return a text that UTF-8 can encode: escape the lone surrogates that aiohttp makes of invalid bytes."""
+    """Return a text that UTF-8 can encode: escape the lone surrogates that aiohttp uses for invalid bytes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

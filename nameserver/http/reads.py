@@ -33,8 +33,8 @@ from .shortcut import ROUTE_PATH, Asked, Waiting
 
 #: Longest ``wait`` of a blocking query, in seconds.
 WAIT_MAX_S: Final = 60.0
-#: Longest time that a read waits for sufficiently fresh data, in seconds. Reads of default freshness give up
-#: earlier.
+#: Longest time that a read waits for sufficiently fresh data, in seconds. Reads with default freshness
+#: stop waiting earlier.
 READ_WITHIN_S: Final = 2.45
 _Read = TypeVar("_Read", bound=answers.Read)
 _WAIT: Final = re.compile(r"(\d{1,4}(?:\.\d{1,3})?)s?")
@@ -46,7 +46,7 @@ class Reads:
     """Handlers of the resources below ``/v1`` that read the table.
 
     Attributes:
-        order: The sorted topics; only tasks in the lane may use them.
+        order: The sorted topics. Only tasks in the queue of long tasks (:class:`.lane.Lane`) may use them.
         waits: Timeouts of the blocking queries that wait inside a handler.
         waiting: Blocking route queries that wait without a handler; see :mod:`.shortcut`.
     """
@@ -97,7 +97,7 @@ class Reads:
                 limit.reschedule(now)
 
     async def view(self, request: web.Request, *, known: frozenset[str] = frozenset()) -> RouteView:
-        """Return the view with the requested freshness.
+        """Return a view of the route table that has the requested freshness.
 
         If needed, wait for contact with a leader or for a read barrier.
 
@@ -387,7 +387,7 @@ def _wanted(request: web.Request, *, parts: int) -> Wanted:
     """Return the part of a list that a request describes.
 
     Args:
-        parts: Number of texts in a cursor of this list.
+        parts: Number of texts in a cursor of the list. A cursor names the last entry of the previous page.
     """
     limit = whole_number(request, "limit")
     if limit is not None and not 1 <= limit <= lists.LIMIT_MAX:

@@ -4,8 +4,8 @@ A client that watches a topic repeats the same request; only the number in ``ind
 the first request. This module recognises later requests of the same connection by their bytes. Since only the
 number differs, a later request need not be parsed and checked again.
 
-All repeated queries for one topic wait in one list, without a task for each query. A change of the topic
-answers all of them with one encoded answer. aiohttp still handles the unusual cases:
+All repeated queries for one topic wait in one list, without a task for each query. When the topic changes,
+all of them get the same encoded answer. aiohttp still handles the unusual cases:
 
 - a topic without a route,
 - a query while this member has no contact with a leader,

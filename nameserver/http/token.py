@@ -36,7 +36,7 @@ class Token:
         self._refusal_logged_at = -1.0
 
     def require(self, request: web.Request, changes: str) -> None:
-        """Refuse a request that does not send the token.
+        """Refuse a request that does not send this nameserver's token.
 
         Args:
             changes: Name of the changes in the error text.

@@ -32,14 +32,16 @@ COMMENT_S: Final = 15.0
 """Seconds without events after which a comment is sent, so that proxies do not close the connection."""
 COMMENT: Final = b":\n\n"
 PAUSE_MIN_S: Final = 0.1
-"""Shortest time in seconds between two reads of the changes. An entry that changes twice in this time is sent
-once."""
+"""Shortest time in seconds between two reads of the table's change log.
+
+An entry that changes twice in this time is sent once.
+"""
 PAUSE_PER_NAME_S: Final = 0.000_02
 """Seconds by which each name in a read prolongs the pause before the next read.
 
 So a watch costs at most a few percent of one core, no matter how many changes come. During a long pause, the
-log may forget changes that the watch has not read yet. The watch then sends a ``reset`` event, and the whole
-state if the watcher wants it.
+change log may forget changes that the watch has not read yet. The watch then sends a ``reset`` event, and the
+whole state if the watcher wants it.
 """
 LOOK_MAX: Final = 5 * STEP
 """Largest number of changed topics that one read handles. The next reads handle further topics."""
@@ -175,14 +177,17 @@ class Watch:
         return self._state is not None or self._told_of > 0
 
     def take_pause(self) -> float:
-        """Return the seconds to wait before the next read of the changes; reset the count of read names."""
+        """Return the pause in seconds before the next call of :meth:`look`, by the number of names read.
+
+        Reset this number to 0.
+        """
         looked_at, self._looked_at = self._looked_at, 0
         return PAUSE_MIN_S + looked_at * PAUSE_PER_NAME_S
 
     def look(
         self, view: RouteView, members: GroupMembers, console: ConsoleChange | None = None
     ) -> Steps[bytes]:
-        """Return the next events to send, encoded: part of the state, or the changes since the last read."""
+        """Return the next events, encoded: a part of the table, or the changes since the last call."""
         events = []
         if "members" in self._wanted.kinds and members != self._members:
             self._members = members
@@ -217,7 +222,10 @@ class Watch:
         return [event("reset", reset)]
 
     def _more_state(self, view: RouteView) -> Steps[list[bytes]]:
-        """Return events for the next topics of the state; after the last topic, also for all brokers."""
+        """Return events that list the table's next topics; after the last topic, also events of all brokers.
+
+        A new watcher gets the whole table in several calls of this method.
+        """
         state, kinds = self._state, self._wanted.kinds
         assert state is not None
         events = []
@@ -243,7 +251,7 @@ class Watch:
         return events
 
     def _changes(self, view: RouteView, changes: list[Change]) -> Steps[list[bytes]]:
-        """Return events for the changes since the last read, with each changed entry once.
+        """Return events for these changes. An entry that changed several times appears only once.
 
         Handle at most :data:`LOOK_MAX` topics.
         """

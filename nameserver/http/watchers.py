@@ -29,7 +29,7 @@ from .watch import ALL_KINDS, COMMENT, COMMENT_S, KINDS, ConsoleChange, Filter, 
 #: Largest number of watchers in total, and from one host. Loopback clients count only in the total.
 WATCHERS_MAX: Final = 64
 WATCHERS_PER_HOST: Final = 32
-#: Seconds after which a watcher is closed if its host acknowledges no data.
+#: Seconds after which a watcher's connection is closed if its host acknowledges no data.
 LOST_S: Final = 30.0
 #: Seconds between two checks for changes that the change log does not contain: changes of the group's
 #: members, and closed connections.
@@ -187,9 +187,10 @@ def _wanted(request: web.Request) -> Filter:
 
 
 def _place(request: web.Request) -> Place | None:
-    """Return the progress that a watcher reached over an earlier connection.
+    """Return the progress that a watcher reached over an earlier connection; None at a first connection.
 
-    For a malformed id, return a revision that no table has, so that the watch begins with a ``reset`` event.
+    The watcher sends the id of the last event that it received. If the id is malformed, return a revision
+    that no table has, so that the watch begins with a ``reset`` event.
     """
     text = request.headers.get("Last-Event-ID") or request.query.get("last_event_id")
     return None if not text else Place.read(text) or Place(-1, -1, -1)

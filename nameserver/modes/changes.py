@@ -1,7 +1,7 @@
 """The last changes of a route table, for its followers: requests that wait for a change, and watches.
 
-This module does no I/O. The log stores the table's own tuples. So storing a change with many topics takes no
-longer than storing a change with few.
+This module does no I/O. The log stores the table's own tuples without a copy, so the time to store a change
+does not depend on its number of topics.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from routekeeper.nameserver.types import BrokerKey
 from routekeeper.nameserver.verdicts import Applied
 
 CHANGES_MAX: Final = 10_000
-"""Largest number of remembered changes; above it the oldest change is forgotten."""
+"""Largest number of remembered changes. Above this number, the oldest change is forgotten."""
 
 NAMES_MAX: Final = 100_000
 """Largest number of topic names in all remembered changes together."""
 
 
 class Kind(StrEnum):
-    """Kinds of lists of the table's content. A request can wait for a change of such a list."""
+    """The kinds of lists that a client can read. A request can wait for a change of such a list."""
 
     TOPICS = "topics"
     BROKERS = "brokers"
@@ -33,7 +33,7 @@ class Kind(StrEnum):
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """One change of the table, as followers need it.
+    """One change of the table, with the values that followers need.
 
     Attributes:
         topics: Topics whose own entry was changed, added or removed.
@@ -48,13 +48,13 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
 
 class ChangeLog:
-    """The table's last changes, bounded in number and in topic names.
+    """The table's last changes. Their number and the number of their topic names are bounded.
 
     Attributes:
-        begun: True once the log has a follower. Before, the log stores nothing.
+        begun: True once the log has a follower. Before this time, the log stores nothing.
         epoch, revision: Epoch and revision of the table after the last stored change. The table's own
-            revision may be greater: the changes of a raft log entry are stored only after all commands of the
-            entry are applied.
+            revision may be greater, because the changes of a raft log entry are stored only after all
+            commands of the entry are applied.
         changed_at: Revision of the last change, by kind of list. It may be too high, but never too low.
     """
 
@@ -69,23 +69,23 @@ class ChangeLog:
         self.changed_at = dict.fromkeys(Kind, 0)
 
     def begin(self, view: RouteView) -> None:
-        """Begin to store changes. Earlier changes are unknown."""
+        """Begin to store changes. The log knows no earlier changes."""
         self.begun = True
         self.restart(view)
 
     def restart(self, view: RouteView) -> None:
-        """Forget all changes, because another table has replaced this one."""
+        """Forget all changes, because another table has replaced the former table."""
         self._forget(view.revision)
         self.epoch, self.revision = view.epoch, view.revision
         self.changed_at = dict.fromkeys(Kind, view.revision)
 
     def note(self, applied: Applied) -> frozenset[Kind]:
-        """Store an applied change; return the kinds of lists that may have changed."""
+        """Store an applied change, and return the kinds of lists that may have changed."""
         revision = applied.revision
         if revision <= self.revision:
-            return frozenset()  # The log began at this or a later revision: ignore the earlier change.
+            return frozenset()  # Ignore a change from before the log began.
         kinds = _kinds_of(applied)
-        if revision != self.revision + 1:  # The log missed a change: forget the changes before the gap.
+        if revision != self.revision + 1:  # The log missed a change, so forget the changes before the gap.
             self._forget(revision - 1)
             kinds = _ALL
         self.revision = revision
@@ -101,7 +101,7 @@ class ChangeLog:
         return kinds
 
     def since(self, revision: int) -> list[Change] | None:
-        """Return the changes after a revision of this epoch, the oldest first; None if any is forgotten."""
+        """Return the changes after a revision of this epoch, oldest first; None if one of them is missing."""
         if revision < self._floor:
             return None
         found = []

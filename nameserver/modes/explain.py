@@ -2,7 +2,7 @@
 
 Clients only see the error "No topic route info", without its cause. The history stores the last few reasons
 for each topic, for a bounded number of topics. :func:`explain_route` adds likely causes that the present
-table shows. This module does no I/O and reads no clock: callers pass Unix times in integer ms.
+table shows. This module does no I/O and reads no clock. Callers pass Unix times in integer ms.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from .history import LEAVING, Event, History, in_words
 HEARTBEAT_MS: Final = 30_000
 """Time in ms between two registrations of a broker.
 
-The table of a nameserver that has just started may be incomplete for this time.
+For this time after its start, a nameserver's table may be incomplete.
 """
 NAMES_SHOWN: Final = 3
-"""Largest number of broker names in the text of one likely cause. The text gives only the number of further
-names."""
+"""Largest number of broker names in the text of one likely cause.
+
+For all further names, the text gives only their number.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,7 @@ class Explanation:
 def explain_route(
     view: RouteView, topic: str, history: History, *, started_ms_ago: int, keeps_routes: bool
 ) -> Explanation:
-    """Explain from the table and the history why a topic has a route or none.
+    """Explain from the table and the history why a topic has a route or has no route.
 
     Args:
         started_ms_ago: Milliseconds since this nameserver started.

@@ -99,7 +99,7 @@ class Operations:
     Attributes:
         raft_status: Function that returns this member's figures for people and metrics. It uses only local
             data and never waits.
-        member: Changes of the group: its members, its leader and its snapshots.
+        member: This process's member of the group. Its ``changes`` change members, leader and snapshots.
         times: Durations of the steps of a change: commit, fsync and apply.
     """
 

@@ -1,6 +1,6 @@
-"""The reasons why topics and brokers left the table, as this process saw them: a bounded history.
+"""A bounded history of the reasons why topics and brokers left the table, as this process saw them.
 
-This module does no I/O and reads no clock: callers pass Unix times in integer ms.
+This module does no I/O and reads no clock. Callers pass Unix times in integer ms.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from routekeeper.nameserver.types import BrokerKey, LeaveReason
 from .timeline import Timeline
 
 SUBJECTS_MAX: Final = 10_000
-"""Largest number of topics that are remembered for one change."""
+"""Largest number of topics that the history remembers for one change."""
 
 NAMES_MAX: Final = 100_000
-"""Largest number of topic names in all remembered changes; above it the oldest change is forgotten."""
+"""Largest number of topic names in all remembered changes.
+
+Above this number, the oldest change is forgotten.
+"""
 
 EVENTS_MAX: Final = 8
-"""Largest number of events that are shown for a topic: its last events."""
+"""Largest number of events that are shown for a topic. These are the topic's last events."""
 
 
 class Note(StrEnum):
@@ -44,7 +47,7 @@ WORDS: Final[Mapping[LeaveReason, str]] = {
     LeaveReason.DELETED: "the topic was deleted here by an admin request",
     LeaveReason.ABSENT: "the broker's registration no longer had the topic",
 }
-"""Descriptions of the reasons, as operators read them."""
+"""The words for each reason that operators read."""
 
 
 LEAVING: Final = frozenset(LeaveReason) - {LeaveReason.FENCED}
@@ -69,18 +72,19 @@ class _Change(NamedTuple):
 
 _NUMBER: Final[Callable[[_Change], int]] = attrgetter("number")
 _SMALL: Final = 100
-"""Largest number of topics of a change that is put into the index of topics."""
+"""Largest number of topics of a change that is entered in the index of :class:`History`."""
 
 
 class History:
     """The last changes of the table. The number of changes and the number of their topics are bounded.
 
-    A change with many topics is stored without an index entry for each topic, to save time. So a search looks
-    up its topic in an index of the small changes, and in each of the few large changes. A search must be
-    fast, because strangers can ask for any topic at any rate.
+    An index has the changes of each topic. It would take too long to enter a change with more than
+    :data:`_SMALL` topics (a large change) into the index. So a search for a topic's changes reads the index,
+    and each of the few large changes. A search must be fast, because any client can ask for any topic at any
+    rate.
 
     Attributes:
-        departures: Number of brokers that left, by reason.
+        departures: Number of brokers that left the table, by reason.
         timeline: The last events of this process.
     """
 
@@ -88,8 +92,8 @@ class History:
         self.departures: Counter[LeaveReason] = Counter()
         self.timeline = Timeline()
         self._changes: deque[_Change] = deque()
-        self._large: deque[_Change] = deque()  # the changes in _changes that are not in the index
-        # The last small changes of each topic, the oldest first; at most EVENTS_MAX of a topic.
+        self._large: deque[_Change] = deque()  # the changes with more than _SMALL topics
+        # Index: for each topic, its last changes that are not large, oldest first, at most EVENTS_MAX.
         self._small: dict[str, tuple[_Change, ...]] = {}
         self._names = self._number = 0
 
@@ -99,7 +103,7 @@ class History:
         return len(self._changes)
 
     def topics_changed(self, topics: Sequence[str], event: Event) -> None:
-        """Store one event for these topics, but at most for the last :data:`SUBJECTS_MAX` of them."""
+        """Store one event for the last :data:`SUBJECTS_MAX` of these topics."""
         kept = frozenset(topics[-SUBJECTS_MAX:])
         if not kept:  # no search finds a change without topics
             return
@@ -130,7 +134,7 @@ class History:
                 self._small[topic] = changes[1:]
 
     def of_topic(self, topic: str) -> tuple[Event, ...]:
-        """Return the last events of a topic, the oldest first; at most :data:`EVENTS_MAX`."""
+        """Return the last :data:`EVENTS_MAX` events of a topic, oldest first."""
         large = (change for change in self._large if topic in change.topics)
         changes = merge(self._small.get(topic, ()), large, key=_NUMBER)
         return tuple(change.event for change in deque(changes, EVENTS_MAX))

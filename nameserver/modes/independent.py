@@ -1,8 +1,8 @@
-"""``--mode independent``: a nameserver without a group, as RocketMQ documents it.
+"""``--mode independent``: a nameserver without a group, like RocketMQ's nameserver.
 
-It works like a raft group with one member and no log: it applies a command right after the decision. When its
-own connections show that a broker is gone, it evicts the broker at once. It stores the KV configuration in
-RocketMQ's file.
+It works like a raft group with one member and without a log, and applies a command right after the decision.
+When its own connections show that a broker is gone, it evicts the broker at once. It stores the KV
+configuration in RocketMQ's file.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ GONE: Final = refusal("not applied: the connection has closed")
 class Independent(Local):
     """A nameserver that belongs to no group. The class implements ``Consistency`` and ``Mode``.
 
-    A request waits only until files are written and earlier work on the table has ended. So :meth:`execute`
-    mostly ends without waiting.
+    A request waits only until files are written and earlier work on the table has ended. Most calls of
+    :meth:`execute` end without waiting.
     """
 
     operations = None  # this mode has no group
@@ -66,7 +66,7 @@ class Independent(Local):
         The caller must then call :meth:`start` on the event loop.
 
         Args:
-            clock: Function that returns seconds. It gives the times of brokers' messages, and limits the
+            clock: Function that returns a time in seconds. It dates the brokers' messages, and measures the
                 slices of work on the table.
 
         Raises:
@@ -88,7 +88,7 @@ class Independent(Local):
     def start(self) -> None:
         """Begin to call :meth:`tick` periodically on the running loop."""
         loop = asyncio.get_running_loop()
-        # Schedule the next tick first: if this tick fails, later ticks must still run.
+        # Schedule the next tick first, so that later ticks still run if this tick raises an error.
         self._timer = loop.call_later(CLOCK_PERIOD_S, self.start)
         self.tick(self._clock())
 
@@ -97,7 +97,7 @@ class Independent(Local):
         self._liveness.advance(now)
         clock = self._liveness.clock
         interval_s = self.settings.current.scan_interval_ms / 1000
-        # The setting can change at run time: a shorter interval takes effect at once.
+        # The setting can change at run time. A shorter interval must take effect at once.
         self._scan_at = min(self._scan_at, clock + interval_s)
         if clock >= self._scan_at:
             self._scan_at = clock + interval_s
@@ -127,7 +127,8 @@ class Independent(Local):
         host: str = "",
         turn_of: str = "",
     ) -> Answer | None:
-        if not self._line.waiting:  # The tasks before this one in the line may still change the record.
+        # Use a stored decision only if no task waits in the line, because a task could change the record.
+        if not self._line.waiting:
             repeat = self._repeats.find(request, origin, self._table, self.settings.current)
             if repeat is not None:
                 broker = repeat.renewal.record.broker
@@ -165,7 +166,7 @@ class Independent(Local):
             verdict = table.apply_at_once(decision) or (yield from table.applying(decision))
             self._follow(decision, verdict)
             answer = answer_for(decision, verdict, settings)
-            if isinstance(verdict, Rejected):  # If the broker has a record, it stays: renew the lease.
+            if isinstance(verdict, Rejected):  # An existing record of the broker stays, so renew its lease.
                 revision = table.present("record", decoded.broker)
             else:
                 assert isinstance(verdict, _Done), "the table has not changed since the decision"
@@ -184,19 +185,19 @@ class Independent(Local):
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
         self._line.leave(origin)
-        # The line runs one task of a host, and then one task of the next host. Here each closed connection
-        # counts as a host of its own. If all closed connections counted as one host, every other host would
-        # have a turn between two of them. Many closed connections would then wait long.
+        # The line runs one task of a host, and then one task of the next host. Count each closed connection
+        # as a separate host. If all closed connections counted as one host, every other host would have a
+        # turn between two of these connections, and the last of them would wait long.
         self._line.run(self._closing(origin, by_us=by_us), _no_matter, sender=origin, host=origin)
 
     def _closing(self, origin: ConnectionId, *, by_us: bool) -> Steps[bool]:
-        # Forget here and not earlier: a registration over this connection may have run until now, and may
-        # have been stored.
+        # Forget the stored registration only now. A registration over this connection may have run until now,
+        # and may have stored itself.
         self._repeats.forget(origin)
         revision_of = partial(self._table.present, "record")
         for broker in self._liveness.closed(origin, by_us=by_us, revision_of=revision_of):
             yield from self._evicting(broker, LeaveReason.CONNECTION_CLOSED)
-            yield  # let other work run in between, because one connection may have many brokers
+            yield  # let other work run before the next broker, because one connection may have many brokers
         return True
 
     def status(self) -> ConsistencyStatus:
@@ -242,8 +243,8 @@ class Independent(Local):
         if isinstance(command, PutKv | DeleteKv):
             if isinstance(verdict, Applied):
                 self._kv_file.changed()
-            # Wait for the file even if this command changed nothing: after a failed write, the file may lack
-            # earlier changes.
+            # Wait for the file even if this command changed nothing, because the file may lack earlier
+            # changes after a failed write.
             failure = await self._kv_file.keep()
             if failure is not None:
                 return Rejected(code=ResponseCode.SYSTEM_ERROR, remark=failure)
@@ -263,14 +264,14 @@ class Independent(Local):
     # -- inside -------------------------------------------------------------------------------------------
 
     async def _in_line(self, steps: Steps[_T], *, sender: ConnectionId | None = None) -> _T:
-        """Run a task after the earlier tasks in the line; return its result."""
+        """Run a task after the earlier tasks in the line, and return the task's result."""
         ended: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
         outcome = partial(resolve, ended)
         result = self._line.run(steps, outcome, sender=sender, failed=_itself)
         return await ended if result is None else result
 
     def _expired(self, broker: BrokerKey) -> Steps[bool]:
-        if broker in self._liveness.silent():  # Check again: the broker may have sent a message meanwhile.
+        if broker in self._liveness.silent():  # Check again, because a message may have arrived meanwhile.
             yield from self._evicting(broker, LeaveReason.LEASE_EXPIRED)
         return True
 
@@ -292,7 +293,10 @@ class Independent(Local):
         return verdict
 
     def _follow(self, command: Command, verdict: Verdict) -> None:
-        """After an applied command, update the history and the liveness; wake or notify those concerned."""
+        """Do the work outside the table that an applied command makes necessary.
+
+        Update the history and the liveness, notify brokers of new smallest ids, and wake waiting requests.
+        """
         if not isinstance(verdict, Applied):
             return
         if not isinstance(command, Update):  # An Update adds and removes no broker.

@@ -35,24 +35,26 @@ class Freshness(Enum):
     """The required freshness of a read's data. The values are the words in settings and URLs."""
 
     STALE = "stale"
-    """The answer always comes from this process's own data, without a bound on their age."""
+    """The answer comes from this process's own data, which may have any age."""
     DEFAULT = "default"
-    """The answer contains all changes acknowledged more than one minimum election timeout before the request
-    arrived."""
+    """The answer may lack changes of the last moments before the request.
+
+    It contains all changes that were acknowledged more than one minimum election timeout earlier.
+    """
     LINEARIZABLE = "linearizable"
-    """The answer contains all changes acknowledged before the request arrived; this needs a read barrier."""
+    """The answer contains all changes acknowledged before the request arrived. This needs a read barrier."""
 
 
 DEFAULT: Final = Freshness.DEFAULT
 LINEARIZABLE: Final = Freshness.LINEARIZABLE
-"""The two values of :class:`Freshness` as module constants, so that reads do not look them up in the class.
+"""Values of :class:`Freshness` as module constants, because every read uses them.
 
-Python 3.11 takes 0.2 us for one such look-up.
+Python 3.11 takes 0.2 us to look up a member of an enum class.
 """
 
 
 class ConsistencyError(Exception):
-    """Base of the errors that a mode raises on purpose.
+    """Base class of the errors that a mode raises to refuse a request.
 
     The remark of the answer consists of the error's tag and the error's message.
     """
@@ -61,7 +63,7 @@ class ConsistencyError(Exception):
 class NoQuorum(ConsistencyError):
     """This member has no contact with a leader.
 
-    A change was therefore not applied, or the data for a read are not fresh enough.
+    Therefore a change was not applied, or the data are not fresh enough for a read.
     """
 
 
@@ -70,13 +72,13 @@ class OutcomeUnknown(ConsistencyError):
 
 
 class NoRoom(ConsistencyError):
-    """The change was not applied, because the table would exceed its bounds."""
+    """The change was not applied, because the table would exceed its limits."""
 
 
 class FreshnessNotOffered(ConsistencyError):
     """This mode never offers the requested freshness. Independent mode does not offer linearizable reads.
 
-    HTTP answers 400, because the client made the mistake.
+    The HTTP server answers with status 400, because the request can never succeed in this mode.
     """
 
 
@@ -85,17 +87,17 @@ class ConsistencyStatus:
     """Status of the nameserver's mode (independent or raft), for operators.
 
     Attributes:
-        role: leader, follower, candidate, learner, or independent.
+        role: One of the words leader, follower, candidate, learner, and independent.
         term, commit_index, applied_index: Figures of the log. In independent mode, the term is 0 and both
             indexes are the table's revision.
         leader: Identity of the leader, if known.
-        last_contact_ms: Age of the contact with a majority in ms (rule 8 of ``docs/raft-rules.md``); 0 in
-            independent mode, None if there was no contact yet.
+        last_contact_ms: Age of the contact with a majority in ms (rule 8 of ``docs/raft-rules.md``). It is 0
+            in independent mode, and None if there was no contact yet.
         members: Identities of the configured members; empty in independent mode.
         boot_id: Number of this process, so that counts before and after a restart are not compared.
         revision: Revision of the route table in this process.
-        digest: Digest of the state that clients can read, 32 hex digits.
-        state_digest: Digest of all replicated state, 32 hex digits.
+        digest: Digest of the state that clients can read, as 32 hex digits.
+        state_digest: Digest of all replicated state, as 32 hex digits.
         reads_ready: True if this process can now serve a read of default freshness.
         writes_ready: True if this process can now serve a write.
         waiting_for: Text that says why reads or writes are not ready; empty if both are ready.
@@ -124,13 +126,13 @@ class ConsistencyStatus:
 class Effects(Protocol):
     """Actions outside the table after a change was applied. The server implements these methods.
 
-    When a process replays its log at the start, it calls none of these methods.
+    A process that replays its log at the start calls none of these methods.
     """
 
     def close_connection(self, origin: ConnectionId) -> None:
         """Close a connection over which an evicted broker registered. Ignore an unknown connection.
 
-        If a request of that broker is in flight, close the connection after the answer.
+        If a request of the broker is in flight, close the connection after the answer.
         """
 
     def notify_min_broker(self, change: MinBrokerChange) -> None:
@@ -140,9 +142,9 @@ class Effects(Protocol):
 BarrierPassed = Callable[[int, NoQuorum | None], None]
 """Function called on the event loop when a barrier has passed or failed.
 
-The first argument is the barrier's number. The second argument is None if the barrier has passed, else the
-error with which the reads of the barrier are refused. Barriers end in the order of their numbers. A view that
-the function requests is valid until the function returns.
+The first argument is the barrier's number. The second argument is None if the barrier has passed. Otherwise
+it is the error with which the reads of the barrier are refused. Barriers end in the order of their numbers. A
+view that the function requests is valid until the function returns.
 """
 
 
@@ -158,12 +160,12 @@ class Consistency(Protocol):
         """Operations on the raft group; None in independent mode."""
 
     def explain(self, topic: str) -> Explanation:
-        """Explain why a topic has a route here or none. Uses only local data and never waits."""
+        """Explain why a topic has a route or has no route. This uses only local data and never waits."""
 
     def view(self, freshness: Freshness) -> RouteView:
         """Return a read-only view of the live table, valid until the caller next awaits.
 
-        This method is synchronous, because the read path uses it. For a linearizable view use
+        This method is synchronous, so that a read needs no asyncio task. For a linearizable view use
         :meth:`await_view` or :meth:`join_barrier`, because such a view needs a barrier that begins after the
         read arrived.
 
@@ -179,18 +181,19 @@ class Consistency(Protocol):
         linearizable read waits until a read barrier has passed.
 
         Raises:
-            NoQuorum: If the mode cannot give the freshness by the deadline. This error may come earlier.
+            NoQuorum: If the mode cannot give the freshness by the deadline. It may raise this error earlier.
             FreshnessNotOffered: If this mode never gives this freshness.
         """
 
     def join_barrier(self, passed: BarrierPassed) -> int:
         """Call ``passed`` once ``view(STALE)`` contains all changes that are acknowledged until now.
 
-        The read path uses this method, because the method creates no object for each read. All calls before a
-        barrier is sent share that barrier.
+        Most reads use this method, because the method creates no object for each read. All calls before a
+        barrier is sent share the barrier.
 
         Returns:
-            The barrier's number, from 1 and rising. ``passed`` gets the same number.
+            The barrier's number. The first number is 1, and later numbers are higher. ``passed`` gets the
+            same number.
 
         Raises:
             FreshnessNotOffered: In independent mode.
@@ -212,13 +215,14 @@ class Consistency(Protocol):
         """Decide a registration (request 103). Unlike :meth:`execute`, this method needs no asyncio task.
 
         Args:
-            turn_of: Host in whose turn the work runs, because hosts take turns; empty means ``host``. Here
-                each loopback address is a host of its own. In ``host``, which counts for the table's bounds,
-                all loopback addresses are one host.
+            host: Host of the connection. Entries that the request adds to the table count against the limits
+                of this host. All loopback addresses are one host.
+            turn_of: Host in whose turn the work runs, because hosts take turns; empty means ``host``. Each
+                loopback address is a separate host.
 
         Returns:
-            The answer, if it is ready at once. Otherwise None: ``answered`` is called later with the answer,
-                on the loop.
+            The answer, if it is ready at once. Otherwise None, and ``answered`` is called later with the
+            answer, on the loop.
         """
 
     async def execute(
@@ -229,25 +233,30 @@ class Consistency(Protocol):
         If a table entry that the command depends on changes first, the command has no effect and its result
         is ``Moved``. In this case, decide the request again from the newer table.
 
-        This method raises no errors of the mode: NoQuorum and OutcomeUnknown become answers of code 1 whose
+        This method raises no errors of the mode. NoQuorum and OutcomeUnknown become answers of code 1 whose
         remarks start with the error's tag. This method also serves reads, which are as fresh as the setting
         ``routeFreshness`` requires.
 
         Args:
-            host: Host of the connection. Entries that the request adds to the table count against this host.
+            host: Host of the connection. Entries that the request adds to the table count against the limits
+                of this host.
         """
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
         """Record a connection's end.
 
-        If this process did not close the connection, this end is evidence that the connection's brokers
-        are gone.
+        If this process did not close the connection, its end is evidence that the connection's brokers are
+        gone.
+
+        Args:
+            by_us: True if this process closed the connection.
         """
 
     def carries_broker(self, origin: ConnectionId) -> bool:
         """Return True if a broker registered over this connection.
 
-        The server must not close such a connection after it has refused a read.
+        The server must not close such a connection after it has refused a read, because the broker's
+        registration depends on the connection.
         """
 
     def ownership(self, broker: BrokerKey, origin: ConnectionId) -> Ownership:
@@ -265,19 +274,20 @@ class Consistency(Protocol):
         """Return the open connection to which a broker belongs, or None if this process has none."""
 
     def last_seen_s(self, broker: BrokerKey) -> float | None:
-        """Return the age of a broker's last message to this process in s, or None if there was no message."""
+        """Return the seconds since a broker's last message to this process, or None without a message."""
 
     async def changed(self, topic: str, after: int, *, deadline: float) -> int:
         """Return the topic's revision once it exceeds ``after``, or at the deadline.
 
-        It also returns once the table has another epoch, because ``after`` means nothing in another epoch.
+        This method also returns when the table gets another epoch, because revisions of two epochs cannot be
+        compared.
         """
 
     def follow(self, topic: str, changed: Callable[[], None]) -> None:
         """Call ``changed`` whenever a topic's route may have changed, or another table replaces the table.
 
-        The call happens while a change is applied, so ``changed`` may only schedule work. A topic has at most
-        one follower.
+        The call comes while a change is being applied, so ``changed`` may only schedule work. A topic has at
+        most one follower.
         """
 
     def unfollow(self, topic: str) -> None:
@@ -290,11 +300,12 @@ class Consistency(Protocol):
     async def list_changed(self, kind: Kind, after: int, *, deadline: float) -> None:
         """Return once a list of this kind has changed after revision ``after``, or at the deadline.
 
-        It also returns once the table has another epoch, because ``after`` means nothing in another epoch.
+        This method also returns when the table gets another epoch, because revisions of two epochs cannot be
+        compared.
         """
 
     async def propose(self, command: Command, *, deadline: float) -> Verdict:
-        """Propose a command; return its result once this process has applied it.
+        """Propose a command, and return its result once this process has applied the command.
 
         Raises:
             NoQuorum: If the command was certainly not applied.
@@ -304,7 +315,7 @@ class Consistency(Protocol):
         """
 
     def status(self) -> ConsistencyStatus:
-        """Return the state of this mode. Uses only local data and never waits."""
+        """Return the status of this mode. This uses only local data and never waits."""
 
     async def close(self) -> None:
         """Stop timers and release resources. Requests in flight get their answers first."""

@@ -17,13 +17,13 @@ from routekeeper.remoting.disk_threads import DiskThreads
 logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 5.0
-"""Seconds from a failed write to the next try."""
+"""Seconds from a failed write to the next attempt."""
 BYTES_PER_S: Final = 8 * 1024 * 1024
-"""Limit in bytes per second. A pause after each write of a large file keeps the average rate below it."""
+"""Limit of the average write rate in bytes per second. A pause after each write keeps the rate below it."""
 CLOSE_S: Final = 2.0
 """Longest time in seconds that a stopping nameserver waits for this file.
 
-Acknowledged changes are not lost: they are in the file or in the log.
+Acknowledged changes are not lost, because they are in the file or in the raft log.
 """
 
 
@@ -31,16 +31,16 @@ class KeptFile:
     """A file that a separate thread replaces as a whole. The thread tries again until a write succeeds.
 
     After each write there is a pause, which grows with the file's size. The next write contains all changes
-    made during the write and the pause.
+    that were made during the write and the pause.
 
     The first failure is logged, and the callers that wait for the write get the reason. A hung disk delays
-    neither the loop nor the end of the process.
+    neither the event loop nor the end of the process.
 
     Args:
-        what, done: Words for the log: the content and the action, such as "settings" and "kept".
+        what, done: Words for the log that name the content and the action, such as "settings" and "kept".
         path: Path of the file, for the log and for measuring the file's size.
-        write: Function called on the loop. It returns the function with which the thread updates the file, or
-            None if there is nothing to write.
+        write: Function that is called on the event loop. It returns the function with which the thread
+            replaces the file, or None if there is nothing to write.
 
     Attributes:
         is_failing: True if the last write failed.
@@ -55,7 +55,7 @@ class KeptFile:
         self._write = write
         self._thread = DiskThreads(f"{what} file")
         self._changes = 0  # number of changes since the start
-        self._kept = 0  # number of the changes that the file contains
+        self._kept = 0  # number of these changes that the file contains
         self._writing: asyncio.Future[str | None] | None = None
         self._timer: asyncio.Handle | None = None
         # Timer of a write that begins only after the pause. Callers may already wait for this write.
@@ -70,7 +70,7 @@ class KeptFile:
         self._changes += 1
 
     def keep_soon(self) -> None:
-        """Start a write soon, after all changes of this turn of the loop; return at once."""
+        """Return at once, and start a write after all callbacks of this iteration of the event loop."""
         if self._timer is None and self._writing is None and not self._closed:
             self._timer = asyncio.get_running_loop().call_soon(self._keep_again)
 
@@ -78,7 +78,8 @@ class KeptFile:
         """Wait until all changes so far are written. Return None, or the reason why a write failed."""
         needed = self._changes
         while self._kept < needed:
-            # Shield the write: other callers may wait, too, so a cancelled request must not stop the write.
+            # Shield the write, because other callers may wait for it and a cancelled request must not stop
+            # it.
             failure = await asyncio.shield(self._writing or self._begin())
             if failure is not None:
                 return f"in force, but not kept in a file: {failure}; tried again every {RETRY_S:g} s"
@@ -114,7 +115,7 @@ class KeptFile:
         return outcome
 
     def _write_now(self) -> None:
-        """Start the write whose future is in ``_writing``. The write contains all changes made until now."""
+        """Start the write whose future is in ``_writing``, with all changes that were made until now."""
         self._pause = None
         outcome = self._writing
         assert outcome is not None
@@ -135,7 +136,8 @@ class KeptFile:
         try:
             writing = asyncio.get_running_loop().run_in_executor(self._thread, self._measured, work)
         except RuntimeError as error:
-            # Without this answer, every later caller would wait for a write that never began.
+            # End the write with an error. Otherwise every later caller would wait for a write that never
+            # began.
             self._ended(outcome, changes, OSError(f"no thread can be started: {error}"))
         else:
             writing.add_done_callback(lambda written: self._ended(outcome, changes, written.exception()))
@@ -157,7 +159,7 @@ class KeptFile:
             if self._kept < self._changes:
                 self.keep_soon()
         else:
-            if not self.is_failing:  # Log only the first failure: a broken disk must not flood the log.
+            if not self.is_failing:  # Log only the first failure. A broken disk must not flood the log.
                 self._say(error)
             self.is_failing = True
             if not self._closed:

@@ -19,13 +19,13 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T", bound=object)
 
 SLICE_S: Final = 0.003
-"""Length of a slice in seconds. After a slice, other work of the event loop has its turn."""
+"""Length of a slice in seconds. After a slice, the event loop does its other work."""
 UNCHECKED_S: Final = 0.000_5
-"""Seconds of work by tasks that end at once. After so much work, the line asks the loop for a callback.
+"""After this number of seconds of work by tasks that end at once, the line schedules a callback on the loop.
 
-The callback runs in the next turn of the loop. It shows the line that a new turn has begun, and the work is
-counted from 0 again. A callback after each task that ends at once would cost too much, because nearly every
-registration is such a task.
+The callback runs in the next iteration of the loop. It shows the line that a new iteration has begun, and the
+work is counted from 0 again. A callback after each task would take too much time, because nearly every
+registration is a task that ends at once.
 """
 
 
@@ -35,7 +35,8 @@ class _Task(Generic[_T]):
     Attributes:
         steps: The task's work; None after the task has ended or was dropped.
         otherwise: Result of the task if it is dropped before it begins; None if it must run.
-        failed: Function that returns the result of a task that raised; None if nobody waits for the result.
+        failed: Function that returns the result of a task that raised an error; None if no caller waits for
+            the result.
     """
 
     __slots__ = ("begun", "done", "failed", "otherwise", "steps")
@@ -70,25 +71,25 @@ class _Task(Generic[_T]):
 class Line:
     """A queue of tasks that runs its tasks one after another.
 
-    A sender's tasks run in order. Hosts take turns, and in a host's turn its senders take turns. So if one
-    sender has many large registrations, other senders need not wait for all of them. A host with many
-    connections does not delay other hosts.
+    A sender's tasks run in order. Hosts take turns, and in a host's turn its senders take turns. Therefore a
+    sender with many large registrations delays other senders only a little, and a host with many connections
+    delays other hosts only a little.
 
-    A task ends before the next one begins. If no task waits or runs, a new task begins at once, and mostly
-    ends at once. In each turn of the event loop, the line works for :data:`SLICE_S` seconds and then finishes
-    the current step.
+    A task ends before the next task begins. If no task waits or runs, a new task begins at once, and mostly
+    ends at once. In each iteration of the event loop, the line works for :data:`SLICE_S` seconds and then
+    finishes the current step.
 
-    A task that has not begun may be dropped if :meth:`run` got a result for this case, in ``otherwise``. It
-    is dropped when its sender leaves or its time is over, so that requests of closed connections do not fill
-    the line.
+    A task that has not begun may be dropped if :meth:`run` got a result for this case, in ``otherwise``. The
+    task is dropped when its sender leaves or its time is over, so that requests of closed connections do not
+    fill the line.
 
     Args:
-        clock: Function that returns seconds.
-        call_soon: Function that calls its argument in the next turn of the loop.
+        clock: Function that returns a time in seconds.
+        call_soon: Function that calls its argument in the next iteration of the event loop.
 
     Attributes:
-        waiting: Unfinished tasks by host and sender, in the order of their turns. Other modules may read it.
-            The first task of the first sender of the first host may have begun already.
+        waiting: Unfinished tasks by host and sender, in the order of their turns. Other modules may read this
+            attribute. The first task of the first sender of the first host may have begun already.
     """
 
     def __init__(
@@ -100,13 +101,13 @@ class Line:
         self._clock = clock
         self._call_soon = call_soon
         self._until = 0.0
-        # Since the last call of _go_on: seconds of work by tasks that ended at once.
+        # Seconds of work, since the last call of _go_on, by tasks that ended at once.
         self._worked_s = 0.0
         self._called = False
         self.waiting: dict[Hashable, dict[Hashable, deque[_Task[Any]]]] = {}
         self._host_of: dict[Hashable, Hashable] = {}  # host of each sender that has unfinished tasks
         self._dropped: deque[_Task[Any]] = deque()  # dropped tasks whose ``done`` was not called yet
-        # Heap of the times at which tasks are dropped. The numbers make entries with equal times comparable.
+        # Heap of the times at which tasks are dropped. The numbers put entries with equal times in order.
         self._ends: list[tuple[float, int, _Task[Any]]] = []
         self._count = 0
 
@@ -133,12 +134,12 @@ class Line:
             steps: The task's work. Its result must not be None.
             done: Function called with the result if the task ends later or is dropped.
             sender: Origin of the task, such as a connection.
-            host: Host of the sender; None for this process's own work. All unfinished tasks of a sender count
-                for the host that its first task named.
+            host: Host of the sender; None for this process's own work. As long as a sender has unfinished
+                tasks, its new tasks count for the host of its first task.
             otherwise: Result of the task if it is dropped before it begins. With None, the task is never
                 dropped.
-            failed: Function that returns the result of a task that raises later. With None, ``done`` is not
-                called in this case.
+            failed: Function that returns the result of a task that raises an error later. With None, ``done``
+                is not called after such an error.
             until: Time of ``clock`` at which the task is dropped if it has not begun.
         """
         begun = False
@@ -165,9 +166,9 @@ class Line:
         return None
 
     def leave(self, sender: Hashable) -> None:
-        """Drop a departed sender's tasks that have not begun and may be dropped.
+        """Drop the tasks of a sender that has left, if they have not begun and may be dropped.
 
-        In the next turns of the loop, their ``done`` functions get the results in ``otherwise``.
+        In the next iterations of the loop, their ``done`` functions get the results in ``otherwise``.
         """
         host = self._host_of.get(sender)
         senders = self.waiting.get(host)
@@ -184,7 +185,7 @@ class Line:
             self._forget(host, sender)
 
     def clear(self) -> None:
-        """Discard all unfinished tasks; their ``done`` functions are not called."""
+        """Discard all unfinished tasks without calling their ``done`` functions."""
         self.waiting.clear()
         self._host_of.clear()
         self._dropped.clear()
@@ -196,7 +197,7 @@ class Line:
             self._call_soon(self._go_on)
 
     def _work(self, steps: Steps[_T]) -> _T | None:
-        """Run steps until the slice is over. Return the result if the task ended, else None."""
+        """Run a task's steps for a limited time. Return its result, or None if the task has not ended."""
         try:
             while True:
                 next(steps)
@@ -219,8 +220,8 @@ class Line:
             task = heapq.heappop(self._ends)[2]
             if task.may_be_dropped:
                 self._drop(task)
-        # End dropped tasks first. This delays other tasks only a little: ending a dropped task takes far less
-        # time than receiving its request.
+        # End dropped tasks first. This delays other tasks only a little, because it takes far less time to
+        # end a dropped task than to receive its request.
         while self._dropped:
             task = self._dropped.popleft()
             task.end(task.otherwise)
@@ -230,7 +231,7 @@ class Line:
             host, senders = next(iter(self.waiting.items()))
             sender, tasks = next(iter(senders.items()))
             task, result = tasks[0], None
-            if task.steps is None:  # This task was dropped: the sender's next task takes the turn.
+            if task.steps is None:  # This task was dropped, so the sender's next task takes the turn.
                 tasks.popleft()
                 if not tasks:
                     self._forget(host, sender)
@@ -272,7 +273,7 @@ class Line:
             self.waiting[host] = senders
 
     def _forget(self, host: Hashable, sender: Hashable) -> None:
-        """Remove a sender that has no tasks left, and its host if no sender of the host is left."""
+        """Remove a sender without tasks, and its host if the host has no other sender."""
         senders = self.waiting[host]
         del senders[sender], self._host_of[sender]
         if not senders:

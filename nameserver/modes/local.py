@@ -1,4 +1,4 @@
-"""The common part of both modes: answers from this process's own table and settings."""
+"""The common part of independent mode and raft mode: answers from this process's own table and settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Local:
     """One nameserver's table, history and settings: the common part of both modes.
 
     Args:
-        boot_id: Random number of this process.
+        boot_id: Random number of this process, which tells a restarted process from the former process.
         keeps_routes: True if the table survives a restart.
     """
 
@@ -104,7 +104,7 @@ class Local:
         return contact.owner if contact is not None and contact.connected else None
 
     def last_seen_s(self, broker: BrokerKey) -> float | None:
-        """Return the age of a broker's last message to this process in s, or None if there was no message."""
+        """Return the seconds since a broker's last message to this process, or None without a message."""
         contact = self._liveness.contact(broker)
         if contact is None or contact.heard_at == NEVER:
             return None
@@ -114,7 +114,7 @@ class Local:
         return refusal(f"{NO_QUORUM_TAG} {error}")
 
     def _first_reports(self) -> str:
-        """Return the reason why route queries are still refused after the start; "" if they are answered."""
+        """Return the reason why route queries are refused after the start, or "" if they are answered."""
         settings, uptime_s = self.settings.current, self.uptime_s
         if not must_wait(settings, uptime_s):
             return ""

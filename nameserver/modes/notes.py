@@ -1,4 +1,4 @@
-"""Entries about changes of routes, for people to read, in the history and in the log."""
+"""Functions that record changes of routes for people, in the history and in the program's log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def note_change(history: History, command: Command, applied: Applied) -> None:
-    """Record in the history and in the log a change that was just applied."""
+    """Record a change that was just applied, in the history and in the program's log."""
     at_ms = wall_clock.now_ms()
     for lost in applied.lost:
         detail = "" if lost.broker_name is None else f"broker name {lost.broker_name}"
@@ -35,8 +35,8 @@ def note_change(history: History, command: Command, applied: Applied) -> None:
             EventKind.LEFT, at_ms=at_ms, subject=str(gone.broker), detail=in_words(gone.reason)
         )
         if gone.reason is LeaveReason.DISPLACED and applied.joined is not None:
-            # Warn, because there are two possible cases: two brokers have the same default name (a mistake),
-            # or one broker has moved to another address.
+            # Log a warning, because an operator may have given two brokers the same name by mistake. It is
+            # also possible that one broker has moved to another address.
             logger.warning(
                 "broker displaced broker=%s name=%s by=%s revision=%d",
                 gone.broker,

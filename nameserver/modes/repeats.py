@@ -1,4 +1,4 @@
-"""Shortcut for unchanged registrations, in every mode. Most brokers send such a registration every 30 s."""
+"""A fast path for unchanged registrations, because most brokers send such a registration every 30 s."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.types import ConnectionId, Request
 
-#: Largest body that is stored whole, in bytes. For a larger body, only a hash is stored. Hashing 1.7 MB takes
-#: 0.5 ms (SHA-256: 1.0 ms, keyed BLAKE2b: 2.0 ms). Decoding and deciding such a registration takes 9 ms.
+#: Largest body in bytes that is stored whole. For a larger body, only a hash is stored. To hash 1.7 MB takes
+#: 0.5 ms (SHA-256: 1.0 ms, keyed BLAKE2b: 2.0 ms). To decode and decide such a registration takes 9 ms.
 #:
-#: Python's hash is SipHash with 64 bits. If PYTHONHASHSEED is set, the key of the hash is known. So random
-#: secret bytes are hashed before the body. Without the secret, an attacker who creates topics at a broker
-#: could choose their names so that the broker's next registration has the same hash as its last one. The
-#: nameserver would then acknowledge the next registration without applying it.
+#: Python's hash is SipHash with 64 bits. If PYTHONHASHSEED is set, the key of the hash is known. Therefore
+#: random secret bytes are hashed before the body. Otherwise an attacker who creates topics at a broker could
+#: choose the topics' names. With such names, the broker's next registration could have the hash of its last
+#: registration, and the nameserver would acknowledge it without applying it.
 BODY_BYTES_MAX: Final = 2 * 1024
 #: Size of the secret in bytes, equal to the size of SipHash's state.
 SECRET_SIZE: Final = 32
-#: Bound of the stored registrations of all connections, in bytes.
+#: Largest size in bytes of the stored registrations of all connections together.
 REPEATS_BYTES_MAX: Final = 32 * 1024 * 1024
-_COST: Final = 500  # bytes of memory for one entry, without its body
+_COST: Final = 500  # bytes of memory for one stored registration, without its body and fields
 
 
 @dataclass(slots=True)
@@ -33,9 +33,9 @@ class Repeat:
     """A registration that changed nothing, and the decision on it.
 
     Attributes:
-        mark: The body, or the body's hash.
+        mark: The registration's body, or the hash of a large body.
         alone: True if the decision depends only on the request, the record, the broker name and the settings.
-            If False, the decision is valid only while the whole table is unchanged.
+            If False, the decision is valid only as long as the whole table is unchanged.
         renewal: The decision, made at one revision of the table.
     """
 
@@ -53,17 +53,17 @@ class Repeat:
 
 
 class Repeats:
-    """The last registration of each connection.
+    """The last registration of each connection, to answer an equal registration without decoding.
 
     A registration is stored only if it changed nothing and had the data version of the broker's record.
-    Every change makes a new record object or a new broker name object. While the table still has the same
-    two objects, an equal registration needs no decoding, check or comparison.
+    Every change of a broker makes a new record object or a new broker name object. As long as the table has
+    the same two objects, an equal registration needs no decoding, check or comparison.
 
-    Late copies are not stored, because each one must be decided again. The reason is that a repeated older
-    version may show that the broker's store was restored from a backup.
+    Late copies are not stored, because each late copy must be decided again. A repeated older version may
+    show that the broker's store was restored from a backup.
 
     Args:
-        secret: Random bytes of this process; :data:`SECRET_SIZE` bytes.
+        secret: Random bytes of this process. Their number is :data:`SECRET_SIZE`.
     """
 
     def __init__(self, secret: bytes) -> None:
@@ -95,8 +95,8 @@ class Repeats:
         ):
             return None
         if kept.revision != table.revision:
-            # Build the answer again: it contains a slave's master and the order configuration of topics. Both
-            # may have changed.
+            # Build the answer again, because it contains a slave's master and the order configuration of
+            # topics, which may have changed.
             kept.renewal = renewal_of(table.view, record, settings, is_current=True)
             kept.revision = table.revision
         return kept
@@ -149,7 +149,7 @@ class Repeats:
     def clear(self) -> None:
         """Remove all stored registrations.
 
-        Call this when another table replaces the table, because both may have the same revision.
+        Call this when another table replaces the table, because the two tables may have the same revision.
         """
         self._kept.clear()
         self.held_bytes = 0

@@ -1,6 +1,6 @@
 """The loop that all modes share: decide a request, propose a command, decide again if the result is *moved*.
 
-The result of a command is *moved* if table items from which it was computed have changed since then.
+The result of a command is *moved* if table entries from which it was computed have changed meanwhile.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Mode(Protocol):
     """Interface of a mode for :func:`serve`, the loop that all modes share."""
 
     settings: LiveSettings
-    """The settings that are in force now."""
+    """The settings in force."""
 
     async def readable(self, request: Request, *, deadline: float) -> RouteView:
-        """Return a view from which to decide a request. The view is as fresh as the request's code requires.
+        """Return a view that is fresh enough to decide this request.
 
         Raises:
             NoQuorum: If the mode cannot give this freshness in time.
@@ -65,10 +65,10 @@ class Mode(Protocol):
         """Return the relation of a connection to a broker."""
 
     def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
-        """Renew a lease. Return the answer if this process may renew it, else the command to propose."""
+        """Renew a broker's lease. Return the answer, or the command to propose if the lease needs the log."""
 
     async def propose(self, command: Command, *, deadline: float) -> Verdict:
-        """Propose a command; return its result once this process has applied it.
+        """Propose a command, and return its result once this process has applied the command.
 
         Raises:
             NoQuorum: If the command was certainly not applied.
@@ -87,10 +87,10 @@ class Mode(Protocol):
 async def serve(
     mode: Mode, request: Request, origin: ConnectionId, *, deadline: float, host: str = ""
 ) -> Answer:
-    """Answer a request: decide on the view, propose a command, and decide again while the result is *moved*.
+    """Answer a request: decide from a view, propose a command, and decide again if the result is *moved*.
 
     Every mode's :meth:`Consistency.execute` calls this function. Registrations are answered by
-    :meth:`Consistency.register`, because a registration does not have to wait for a view.
+    :meth:`Consistency.register`, because a registration need not wait for a view.
     """
     try:
         while True:
@@ -106,7 +106,7 @@ async def serve(
                     case Ownership.OWNER:  # The request shows that the broker is gone.
                         await mode.withdrawn(decision.broker, origin)
                         return DONE
-                    case Ownership.OLDER:  # The broker's former process sent the request: ignore it.
+                    case Ownership.OLDER:  # Ignore the request, because the broker's former process sent it.
                         note_late_unregister(decision.broker, origin)
                         return DONE
             if isinstance(decision, SettingsChange):
@@ -130,16 +130,16 @@ def decide_received(
     differences: bool,
     host: str = "",
 ) -> Steps[Renewal | RegisterBroker | Update]:
-    """Decide a registration by the current table and by this process's facts about its connection.
+    """Decide a registration from the present table and this process's knowledge of its connection.
 
     If the broker's state changes between two steps, this function decides again. The decision is the same in
-    all modes. If the proposed command's result is *moved*, the caller calls this function again, because the
-    registration may have become a late copy.
+    all modes. If the result of the proposed command is *moved*, the caller calls this function again, because
+    the registration may have become a late copy.
 
     Args:
-        origin: The connection over which the registration came. ``liveness`` must know it.
+        origin: The connection over which the registration came. ``liveness`` must know this connection.
         differences: True allows the shorter command Update, which contains only differences from the table.
-        host: Host of the sender; see :func:`table_limits`.
+        host: Host of the sender (see :func:`.handlers.table_limits`).
     """
     broker, version = decoded.broker, decoded.data_version
 

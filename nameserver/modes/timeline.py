@@ -1,8 +1,8 @@
-"""The last events of one nameserver, for people to read: a bounded number of each kind.
+"""The last events of each kind at one nameserver, for people to read.
 
-This module does no I/O and reads no clock: callers pass Unix times in integer ms. Strangers can cause some
-kinds of events at any rate. So each kind has its own bounded list: a flood of one kind does not remove events
-of other kinds.
+This module does no I/O and reads no clock. Callers pass Unix times in integer ms. Any client can cause some
+kinds of events at any rate. Therefore each kind has its own bounded list, so that a flood of one kind does
+not remove events of other kinds.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Final
 import msgspec
 
 EVENTS_PER_KIND: Final = 200
-"""Largest number of remembered events of each kind; above it the oldest event of the kind is forgotten."""
+"""Largest number of remembered events of each kind. Above it, the oldest event of the kind is forgotten."""
 REPEATS_WITHIN_MS: Final = 10_000
-"""Time in ms within which an equal event only increases the earlier event's count, without a new entry."""
+"""An equal event within this time in ms makes no new entry, but raises the count of the earlier event."""
 TEXT_MAX: Final = 200
-"""Largest number of characters of each text of an event. A limit is needed: strangers choose these texts."""
+"""Largest number of characters of each text of an event. It is limited because clients choose these texts."""
 
 
 class EventKind(StrEnum):
@@ -96,7 +96,7 @@ class Timeline:
         ring.append(event)
 
     def after(self, number: int) -> list[TimelineEvent]:
-        """Return the events whose number is greater than the given one, in the order of their numbers."""
+        """Return the events whose number is greater than ``number``, in the order of their numbers."""
         found = [event for event in chain.from_iterable(self._rings.values()) if event.number > number]
         return sorted(found, key=lambda event: event.number)
 
@@ -104,7 +104,7 @@ class Timeline:
 class GroupNotes:
     """Recorder of a raft group's events on the timeline.
 
-    The events are new leaders, contact with the leader lost or regained, and refused requests.
+    The events are a new leader, the loss and return of contact with the leader, and refused requests.
     """
 
     def __init__(self, timeline: Timeline) -> None:

@@ -22,21 +22,21 @@ class TableWaiters:
     """Requests that wait for a table to change.
 
     Attributes:
-        log: The last changes of the table; empty until the log has a follower.
+        log: The last changes of the table. It is empty until it has a follower.
     """
 
     def __init__(self, table: RouteTable) -> None:
         self._table = table
         self.log = ChangeLog()
-        # Requests that wait for a list, by kind of list. They are sorted by the revision above which they
-        # wait, so that a change touches only the requests that it wakes.
+        # Requests that wait for a list, by kind of list. They are sorted by the argument ``after`` of
+        # list_changed(), so that a change touches only the requests that it wakes.
         self._lists: dict[Kind, list[tuple[int, int, asyncio.Future[None]]]] = {kind: [] for kind in Kind}
         self._numbers = count()
         # The event of each topic for which a request waits. A change sets the event, then clears it.
         self._changes: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
         self._followed: dict[str, Callable[[], None]] = {}
-        # Number of requests that wait for a topic. Each change reads this number, and the length of a weak
-        # dictionary is slow to compute.
+        # Number of requests that wait for a topic. Each change reads this number, and the length of
+        # ``_changes``, a weak dictionary, would be slow to compute.
         self._waiting = 0
         self._ended = False
 
@@ -49,7 +49,10 @@ class TableWaiters:
         return self._waiting > 0 or self.log.begun or bool(self._followed)
 
     async def changed(self, topic: str, after: int, *, deadline: float) -> int:
-        """Return the topic's revision as :meth:`Consistency.changed` does. After :meth:`end`, do not wait."""
+        """Return the topic's revision once it exceeds ``after``, or at the deadline.
+
+        See :meth:`.interface.Consistency.changed`. After a call of :meth:`end`, return at once.
+        """
         view = self._table.view
         epoch = view.epoch
         change = self._changes.setdefault(topic, asyncio.Event())
@@ -66,7 +69,8 @@ class TableWaiters:
     async def list_changed(self, kind: Kind, after: int, *, deadline: float) -> None:
         """Return when a list of this kind has changed after revision ``after``, or at the deadline.
 
-        It also returns when another table replaces the table. After a call of :meth:`end` it returns at once.
+        This method also returns when another table replaces the table. After a call of :meth:`end`, it
+        returns at once.
         """
         if self.log.changed_at[kind] > after or self._ended:
             return
@@ -83,7 +87,10 @@ class TableWaiters:
                 del waiting[found]
 
     def follow(self, topic: str, changed: Callable[[], None]) -> None:
-        """Call ``changed`` whenever a topic's route may have changed; see :meth:`Consistency.follow`."""
+        """Call ``changed`` whenever a topic's route may have changed.
+
+        See :meth:`.interface.Consistency.follow`.
+        """
         assert topic not in self._followed, "a topic has one follower"
         self._followed[topic] = changed
 
@@ -92,7 +99,7 @@ class TableWaiters:
         del self._followed[topic]
 
     def wake_affected(self, applied: Applied) -> None:
-        """Wake the requests whose topic or list has changed by an applied command."""
+        """Wake the requests whose topic or list was changed by an applied command."""
         if self._waiting:
             self._look(self._table.view.affected(applied, self._changes))
         if self._followed:
@@ -131,13 +138,13 @@ class TableWaiters:
 
 
 def wake(waiters: Iterable[asyncio.Future[None]]) -> None:
-    """Wake all waiters: set their results to None."""
+    """Wake all waiters by setting their results to None."""
     for waiter in waiters:
         resolve(waiter, None)
 
 
 def resolve(waiter: asyncio.Future[_T], outcome: _T | Exception) -> None:
-    """Set a waiter's result or exception. Do nothing if it is done already or was cancelled."""
+    """Set a waiter's result or exception. Do nothing if the waiter is done already or was cancelled."""
     if waiter.done():
         return
     if isinstance(outcome, Exception):

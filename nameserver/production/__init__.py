@@ -1,7 +1,10 @@
-"""Requests to the production environment of ``clusterTest``, for routes of topics that are unknown here.
+"""Requests to the production nameservers, for routes of topics that are unknown here.
 
-All code by which this nameserver sends requests as a client to other nameservers belongs here. Only the
-server's wire code uses this package.
+With the setting ``clusterTest``, this nameserver belongs to a test environment. The production nameservers
+are the nameservers of another, existing environment of RocketMQ.
+
+All code that sends these requests belongs here. Only the server's wire code sends requests through this
+package.
 
     kept.py        the cache of answers, and limits on questions; no I/O
     asking.py      Production: the questions, their deadlines, the connections and the address server

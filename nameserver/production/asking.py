@@ -1,8 +1,8 @@
-"""Questions to the nameservers of the production environment, asked on the event loop and with deadlines.
+"""Questions to the production nameservers, asked on the event loop and with deadlines.
 
 A question asks for the route of one topic.
 
-All client requests for the same topic share one question to production. A client request waits only until its
+All client requests for the same topic share one question. A client request waits only until its
 own deadline. The question has another deadline, so the question may continue after the client's request has
 ended. This nameserver keeps the answer for later client requests.
 """
@@ -31,9 +31,10 @@ from .kept import MARK, Kept, KeptAnswers, QuestionLimit
 
 log = logging.getLogger(__name__)
 
-#: Longest time in seconds of one question, including the request to the address server.
+#: Longest time in seconds in which the production nameservers are asked for one topic's route. The time
+#: includes all tries, and a request to the address server.
 QUESTION_S: Final = 3.0
-#: Seconds within which one nameserver must answer. After them, the next nameserver is asked.
+#: Seconds within which one nameserver must answer. After this time, the next nameserver is asked.
 _TRY_S: Final = 1.4
 _CONNECT_S: Final = 1.0
 _TRIES_MAX: Final = 3
@@ -49,11 +50,11 @@ _DECODED_HERE_MAX: Final = 16 * 1024
 
 
 class _Unanswered(Exception):
-    """The production environment gave no answer; the message says why."""
+    """The production nameservers gave no answer; the message says why."""
 
 
 class Production:
-    """The production environment, as one nameserver of a test environment sees it.
+    """Client of the production nameservers. A nameserver of a test environment asks them for unknown topics.
 
     Args:
         group: The asyncio task group that runs the questions.
@@ -65,7 +66,7 @@ class Production:
         kept_answers: Number of client requests that were answered from the cache of earlier answers.
 
     Raises:
-        ConfigError: If the value of a setting cannot be used to ask production.
+        ConfigError: If the value of a setting cannot be used to ask the production nameservers.
     """
 
     def __init__(self, settings: LiveSettings, group: asyncio.TaskGroup) -> None:
@@ -101,7 +102,7 @@ class Production:
         )
 
     def kept(self, topic: str) -> Kept | None:
-        """Return the cached answer for a topic, or None if production must be asked."""
+        """Return the cached answer for a topic, or None if the production nameservers must be asked."""
         # After request code 318 has changed productEnvName, drop the answers for the former environment.
         if self._environment != self._settings.current.product_env_name:
             self._environment = self._settings.current.product_env_name
@@ -113,9 +114,9 @@ class Production:
         return kept
 
     async def ask(self, topic: str, *, host: str, deadline: float) -> TopicRouteData | None:
-        """Ask production for a topic that has no cached answer.
+        """Ask the production nameservers for the route of a topic that has no cached answer.
 
-        Return the route. Return None if production has no route, or if no answer came in time.
+        Return the route. Return None if they have no route, or if no answer came in time.
 
         Args:
             host: Host of the client.
@@ -215,14 +216,14 @@ class Production:
             return decode_route(body)
         try:
             decoding = self._loop.run_in_executor(self._decoding, decode_route, body)
-        except RuntimeError:  # no thread can be started: the event loop waits for the decoding instead
+        except RuntimeError:  # no thread can be started, so decode on the event loop
             return decode_route(body)
         return await decoding
 
     # -- the address server --------------------------------------------------------------------------
 
     async def _nameservers(self) -> tuple[str, ...]:
-        """Return the addresses of production's nameservers; wait only while no address is known."""
+        """Return the addresses of the production nameservers; wait only while no address is known."""
         named = addresses_in(self._settings.current.cluster_test_nameservers)
         if named:
             return named
@@ -233,7 +234,7 @@ class Production:
         return self._addrs
 
     async def _fetch(self) -> None:
-        """Ask the address server for production's nameservers; if it fails, keep the known addresses."""
+        """Ask the address server for the production nameservers. If it fails, keep the known addresses."""
         url, again_s = self._url(), ADDRESSES_AGAIN_S
         environment = self._environment
         try:

@@ -1,4 +1,4 @@
-"""Cache of answers from the production environment, and limits on the questions to it.
+"""Cache of answers from the production nameservers, and limits on questions to these nameservers.
 
 This module does no I/O.
 """
@@ -19,7 +19,7 @@ The other nameserver answers such a question from its own table, so two nameserv
 #: Seconds for which an answer is kept, even an answer without a route. After this time, the next client
 #: request for the topic leads to a new question.
 KEPT_S: Final = 30.0
-#: Largest number of kept answers; beyond it, the oldest answers are dropped.
+#: Largest number of kept answers. Above this number, the oldest answers are dropped.
 ENTRIES_MAX: Final = 8192
 #: Largest size in bytes of all kept answers together: their encoded routes and topic names.
 BYTES_MAX: Final = 32 * 1024 * 1024
@@ -38,7 +38,7 @@ class Kept:
     """The answer to one question.
 
     Attributes:
-        route: The topic's route; None if production does not know the topic, or if no nameserver answered.
+        route: The topic's route; None if no production nameserver answered, or if none knows the topic.
         until: Time, in seconds of the caller's clock, until which the answer is used.
         size: Bytes of the answer that count against :data:`BYTES_MAX`.
     """
@@ -49,7 +49,7 @@ class Kept:
 
 
 class KeptAnswers:
-    """Kept answers by topic, the oldest first."""
+    """Cache of answers by topic. The oldest answer comes first, and is dropped first."""
 
     def __init__(self) -> None:
         self._answers: dict[str, Kept] = {}
@@ -59,7 +59,7 @@ class KeptAnswers:
         return len(self._answers)
 
     def find(self, topic: str, now: float) -> Kept | None:
-        """Return the kept answer for a topic; None if there is none or if it is too old."""
+        """Return the kept answer for a topic; None if there is no answer, or if it is too old."""
         kept = self._answers.get(topic)
         return kept if kept is not None and now < kept.until else None
 
@@ -92,7 +92,7 @@ class KeptAnswers:
 
 
 class QuestionLimit:
-    """Limit on the questions to production: it decides if the nameserver may ask one more question.
+    """Limit on the questions. It decides if this nameserver may ask the production nameservers once more.
 
     The limit counts questions under way, and questions that began in the present second.
     """

@@ -1,7 +1,7 @@
 """The Raft engine of the replicated nameserver, and the only package that imports PySyncObj.
 
-Code that replicates a log for any state machine belongs here. Code that knows routes belongs to the packages
-that use this one.
+Code that replicates a log for any state machine belongs to this package. Code that knows routes belongs to
+the packages that use this package.
 
 Comments name defects of PySyncObj (D1 to D38, see docs/pysyncobj-defects.md) and rules (docs/raft-rules.md).
 

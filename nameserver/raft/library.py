@@ -3,15 +3,15 @@
 The library's own code elects, votes and advances the commit index; :class:`Library` calls it. There are two
 kinds of overridden methods:
 
-- Some replace the library's method, because that method has a defect (D1 to D38, listed in
-  docs/pysyncobj-defects.md), or because the engine does its work.
-- Others call the library's method, and also inform :class:`Rules` of the event.
+- Some methods replace the library's method. The reason is a defect of that method (D1 to D38, listed in
+  docs/pysyncobj-defects.md), or the engine does the method's work.
+- Other methods call the library's method, and also inform :class:`Rules` of the event.
 
 The library's messages to peers become calls of :class:`Rules`, too.
 
 Private methods can be replaced only by inheritance, so there is one subclass of the library's class. Private
-names can change in any release of the library. So its version is pinned exactly, and each name is checked at
-the start.
+names can change in any release of the library. Therefore the library's version is pinned exactly, and
+:func:`check_library` checks each name when a member starts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .types import RaftStartError
 if TYPE_CHECKING:
     import random
 
-#: The library's numbers for the states of a member.
+#: PySyncObj's numbers for the states of a member.
 FOLLOWER: Final = 0
 CANDIDATE: Final = 1
 LEADER: Final = 2
@@ -41,23 +41,23 @@ SyncObj: Any = module.SyncObj
 
 
 class Rules(Protocol):
-    """Decisions that replace the library's own decisions; the library calls these methods while it runs."""
+    """Decisions that replace PySyncObj's own decisions. PySyncObj calls these methods while it runs."""
 
     def send_vote_request(self, peer: str, term: int, last_index: int, last_term: int) -> None: ...
     def send_vote(self, peer: str, term: int) -> None: ...
     def replicate(self) -> None:
-        """Send each peer the entries that it lacks; called on the leader."""
+        """Send each peer the entries that it lacks. The library calls this on the leader only."""
 
     def term_begins(self, term: int) -> None:
-        """Forget the messages of the former term, because the term changes to ``term``."""
+        """Forget everything that belongs to the former term, because the term now changes to ``term``."""
 
     def state_changed(self, before: int, state: int) -> None: ...
     def leadership_begins(self) -> None:
-        """Prepare to lead; called before the first entry of the term is appended."""
+        """Prepare to lead. The library calls this before it appends the first entry of the term."""
 
 
 class _Named(str, Node):  # type: ignore[misc]  # the library has no types
-    """A member as an object for the library; lookup by name is faster than with the library's own class.
+    """A member as an object for PySyncObj. As a dict key, it is faster than PySyncObj's own class.
 
     Attributes:
         name: The name as plain text.
@@ -71,7 +71,7 @@ class _Named(str, Node):  # type: ignore[misc]  # the library has no types
 
 
 class _Port(LibraryTransport):  # type: ignore[misc]  # the library has no types
-    """A transport for the library: it turns messages that the library sends into calls of :class:`Rules`."""
+    """A transport that turns the messages of PySyncObj into calls of :class:`Rules`."""
 
     ready = True
 
@@ -91,23 +91,23 @@ class _Port(LibraryTransport):  # type: ignore[misc]  # the library has no types
 
 
 def _field(private: str) -> Any:
-    """Return a property for a private field of the library.
+    """Return a property for a private field of PySyncObj.
 
-    Reading the property creates no Python frame. This saves time, because one write reads such fields about
-    150 times.
+    ``attrgetter`` reads the field without a Python function call. This saves time, because one proposal reads
+    such fields about 150 times.
     """
     name = f"_SyncObj__{private}"
     return property(attrgetter(name), lambda library, value: setattr(library, name, value))
 
 
 class Library(SyncObj):  # type: ignore[misc]  # the library has no types
-    """One member's Raft state inside the library, driven by messages and ticks that carry their time.
+    """One member's Raft state inside PySyncObj. The caller passes the time with each message and tick.
 
-    Members are identified by their names here. ``now`` is a time on the member's own clock, in seconds.
+    Each member is identified by its name. ``now`` is a time on the member's own clock, in seconds.
     ``log`` is the object that the library uses as its journal.
 
     Attributes:
-        rules: Makes the decisions that replace the library's own; the constructor does not call it.
+        rules: Makes the decisions that replace the library's decisions. The constructor does not call it.
         transferring: True if the leader itself asked for the election that is due or has begun.
     """
 
@@ -131,21 +131,22 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     state: int = _field("raftState")
     #: The newest term that this member knows.
     term: int = _field("raftCurrentTerm")
-    #: The last index that is known to be committed.
+    #: The index of the last entry that this member knows to be committed.
     commit_index: int = _field("raftCommitIndex")
-    #: The last index that is applied; the engine raises it.
+    #: The index of the last applied entry. The engine raises it.
     applied_index: int = _field("raftLastApplied")
-    #: The time at which a follower or candidate stands for election; messages of a leader move it later.
+    #: The time at which a follower or candidate stands for election. Each message of a leader delays it.
     election_deadline: float = _field("raftElectionDeadline")
     #: True if the leader has asked this member to stand for election.
     transfer_in_progress: bool = _field("transferInProgress")
-    #: On the leader: for each voter, the time at which the voter's silence began. The library steps down when
-    #: a majority has been silent for too long.
+    #: On the leader: the time at which each voter's silence began. The leader steps down when a majority has
+    #: been silent for too long.
     answered: dict[str, float] = _field("lastResponseTime")
-    #: On the leader: for each voter, the last index up to which the voter's log counts for the commit index.
+    #: On the leader: for each voter, the last index up to which the voter's log is equal to the leader's log.
+    #: The library computes the commit index from these indexes.
     match: dict[str, int] = _field("raftMatchIndex")
-    #: Linked members. If the cluster has other voters, the library stands for election only if at least one
-    #: member is linked.
+    #: The members to which a link is up. If the cluster has other voters, the library stands for election
+    #: only while this collection is not empty.
     connected: Collection[str] = _field("connectedNodes")
 
     def __init__(
@@ -159,12 +160,12 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         self.transferring = False
         conf = SyncObjConf(
             autoTick=False,
-            # the library only checks this value; its own replication is not used
+            # The library only checks this value, because the engine replicates the entries.
             appendEntriesPeriod=timeout / 6,
             raftMinTimeout=timeout,
             raftMaxTimeout=2 * timeout,
             leaderFallbackTimeout=fallback,
-            # the library only checks this value; its own transport is not used
+            # The library only checks this value, because RouteKeeper has its own transport.
             connectionTimeout=2 * timeout,
             useFork=False,
         )
@@ -193,7 +194,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
 
     @property
     def seen(self) -> tuple[object, ...]:
-        """State, term, leader and :attr:`leads` in one tuple; it changes whenever one of them changes."""
+        """State, term, leader and :attr:`leads` in one tuple, so that a caller can detect any change."""
         state = self._SyncObj__raftState
         leads = state == LEADER and self._SyncObj__raftCommitIndex >= self._SyncObj__noopIDx
         return state, self._SyncObj__raftCurrentTerm, self._SyncObj__raftLeader, leads
@@ -204,12 +205,13 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         """Do everything that is due at ``now``: stand for election, commit, replicate.
 
         The library reads the clock several times in a tick. If an election deadline passed between two
-        readings, the library would stand for election without pre-votes. So during the tick its clock always
-        shows ``now`` (D4).
+        readings, the library would stand for election without pre-votes. Therefore the library's clock shows
+        ``now`` during the whole tick (repairs PySyncObj defect D4).
 
         Args:
-            commit_limit: The index that a majority holds durably (D7). Without this limit, the library would
-                count entries of the leader that are in memory and not yet in the leader's journal.
+            commit_limit: The last index that a majority holds durably (repairs PySyncObj defect D7). Without
+                this limit, the library would count entries of the leader that are not yet in the leader's
+                journal.
         """
         context.now, context.random = now, self._random
         self._commit_limit = commit_limit
@@ -224,7 +226,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     def append_entries(
         self, now: float, leader: str, *, term: int, commit: int, entries: Sequence[tuple[bytes, int, int]]
     ) -> None:
-        """Accept ``leader`` for ``term``; replace all log entries from the first index in ``entries`` on."""
+        """Accept ``leader`` for ``term``, and replace the log from the first index in ``entries`` on."""
         message: dict[str, object] = {"type": "append_entries", "term": term, "commit_index": commit}
         if entries:
             prev = entries[0][1] - 1
@@ -248,7 +250,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     # ---- methods by which the engine changes the library's state
 
     def become_follower(self, term: int | None = None) -> None:
-        """Become a follower without a known leader, in this term or in ``term``."""
+        """Become a follower without a known leader, in ``term`` if it is given, else in the present term."""
         if term is not None:
             self._SyncObj__setCurrentTerm(term, None)
         self.stop_leading()
@@ -262,8 +264,8 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def count_voters(self, others: Iterable[str]) -> None:
         """Count only the votes, match indexes and answers of these members and of this member."""
-        # Use a dict: it keeps the same order in every process, so a simulated run can be repeated from its
-        # seed.
+        # Use a dict, because the order of a set differs from process to process. With a set, a simulated run
+        # could not be repeated from its seed.
         self._SyncObj__otherNodes = dict.fromkeys(map(self._node, others)).keys()
 
     def remember_vote(self, name: str) -> None:
@@ -272,12 +274,12 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         self._SyncObj__votedForNodeId = name
 
     def commit(self, index: int) -> None:
-        """Raise the commit index to ``index``, if it is lower."""
+        """Raise the commit index to ``index``, or keep it if it is already higher."""
         self.commit_index = commit = max(self.commit_index, index)
         self._log.setRaftCommitIndex(commit)
 
     def restored(self, index: int) -> None:
-        """Set applied and commit index after a snapshot at ``index`` replaced state and log."""
+        """Set applied and commit index to ``index`` after a snapshot at this index replaced the state."""
         self.applied_index = index
         self.commit(index)
 
@@ -308,27 +310,32 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         return last if self._commit_limit is None else min(last, self._commit_limit)
 
     def _SyncObj__applyLogEntries(self) -> bool:
-        """Apply nothing: the engine applies committed entries after the tick and raises the applied index."""
-        self._commit_limit = None  # no limit is needed now: the library has advanced the commit index
+        """Apply nothing, because the engine applies committed entries after the tick."""
+        self._commit_limit = None  # The library has advanced the commit index; the limit is needed no more.
         return False
 
     def _SyncObj__sendAppendEntries(self) -> None:
         self.rules.replicate()
 
     def _SyncObj__sendNextNodeIdx(self, *_: object, **__: object) -> None:
-        """Do nothing: the receiver of a message answers later, when its entries are durable (D7, D18)."""
+        """Do nothing, because the engine answers later, when the received entries are durable.
+
+        This repairs PySyncObj's defects D7 and D18.
+        """
 
     # ---- methods of the library whose original code must not run
 
     def _applyCommand(self, command: object, callback: object, commandType: object = None) -> NoReturn:
         """Raise an error, because only the leader itself appends entries to the log.
 
-        The library's method has the defects D12, D13, D23, D27 and D31.
+        The library's method has the defects D12, D13, D23, D27 and D31 of docs/pysyncobj-defects.md.
         """
         raise AssertionError("commands are not forwarded: append them")
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> NoReturn:
-        """Raise an error, because the engine applies the entries itself (D7, D11).
+        """Raise an error, because the engine applies the entries itself.
+
+        This repairs PySyncObj's defects D7 and D11.
 
         The engine applies long entries in steps, and stops the member if an entry is unreadable.
         """
@@ -338,10 +345,13 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         """Do nothing, because the library's command queue is not used."""
 
     def _SyncObj__parseChangeClusterRequest(self, command: bytes) -> None:
-        """Do nothing, because RouteKeeper's own log entries change the membership (D35, D36, D37)."""
+        """Do nothing, because RouteKeeper's own log entries change the membership.
+
+        This repairs PySyncObj's defects D35, D36 and D37.
+        """
 
     def _SyncObj__tryLogCompaction(self) -> None:
-        """Do nothing, because the engine takes the snapshots (D14, D28, D29)."""
+        """Do nothing, because the engine takes the snapshots (repairs PySyncObj defects D14, D28 and D29)."""
 
     def _SyncObj__loadDumpFile(self, clearJournal: bool) -> NoReturn:
         raise AssertionError("the library's dumps are not used")
@@ -359,7 +369,7 @@ OVERRIDDEN: Final = tuple(
 
 
 def check_library(made: Library | None = None) -> None:
-    """Check that the installed library is the one that this module was written for.
+    """Check that the installed library has the version and the private names that this module needs.
 
     Raises:
         RaftStartError: The library has another version, or a private name is missing.

@@ -1,6 +1,6 @@
-"""PySyncObj 0.3.17, loaded a second time for this package only; the installed module stays unchanged.
+"""A private copy of PySyncObj 0.3.17 in which clock, random source, poller, journal and pickle are replaced.
 
-In this copy, the clock, random source, poller, journal and pickle are replaced. Only :mod:`.library` uses
+The copy is loaded for this package only, so the installed module stays unchanged. Only :mod:`.library` uses
 this module.
 """
 
@@ -21,14 +21,17 @@ MODULE_NAMES: Final = ("monotonicTime", "random", "pickle", "createPoller", "cre
 
 
 class _NoPickle:
-    """The substitute for the library's pickle module; any use of it raises an error."""
+    """The substitute for the library's pickle module. Any use of it raises an error.
+
+    Unpickling data from the network would allow a peer to run code in this process.
+    """
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AssertionError(f"pickle.{name} reached: a library path that must not be used")
 
 
 class _NoPoller:
-    """A poller that does nothing: RouteKeeper's event loop does a poller's work."""
+    """A poller that does nothing, because RouteKeeper's event loop watches the sockets."""
 
     def subscribe(self, *_: object) -> None: ...
     def unsubscribe(self, *_: object) -> None: ...
@@ -36,10 +39,11 @@ class _NoPoller:
 
 
 class CallContext:
-    """Clock and random source for the present call into the library, which reads both from its module.
+    """Clock and random source for the present call into the library.
 
-    The library runs on one thread, and each method of :class:`.Library` sets both before it calls the
-    library. So members with different clocks can share a process (tests, simulator).
+    The library reads clock and random source from its module. The library runs on one thread, and each method
+    of :class:`.Library` sets both values before it calls the library. So members with different clocks can
+    share a process in tests and in the simulator.
     """
 
     def __init__(self) -> None:

@@ -17,10 +17,10 @@ Durability = Literal["memory", "journal", "fsync"]
 #: With two followers the average is 4/3 N, because the follower with the shorter random time stands for
 #: election first. The leader sends heartbeats every N/6. If the leader's process is killed, its links close,
 #: and the followers replace the leader within about N/2. With a smaller N, members could take a busy member
-#: for a dead member: on two cores with twelve busy processes, an idle process waited up to 0.45 s for a
-#: processor.
+#: for a dead member. In a measurement with twelve busy processes on two cores, an idle process waited up to
+#: 0.45 s for a processor.
 ELECTION_TIMEOUT_MS: Final = 500
-#: Smallest election timeout in milliseconds that the settings and the greetings of peers may have.
+#: The smallest election timeout, in milliseconds, that the settings and a peer's first message may state.
 ELECTION_TIMEOUT_MS_MIN: Final = 30
 ELECTION_TIMEOUT_MS_MAX: Final = 60_000
 
@@ -30,7 +30,7 @@ SECRET_SIZE_MIN: Final = 32
 
 
 class Role(enum.StrEnum):
-    """The role of a member; a learner does not vote and does not count in a majority."""
+    """The role of a member in the raft group. A learner does not vote and does not count in a majority."""
 
     LEADER = "leader"
     FOLLOWER = "follower"
@@ -39,7 +39,7 @@ class Role(enum.StrEnum):
 
 
 class RaftStartError(Exception):
-    """The member must not start; the text is one line for the operator, and the exit status is 2."""
+    """The member must not start. The text is one line for the operator; the program's exit status is 2."""
 
 
 def _said(error: Any) -> object:
@@ -50,7 +50,7 @@ def _said(error: Any) -> object:
 def needed_to_start(
     what: object, *errors: type[Exception], reason: Callable[[Any], object] = _said
 ) -> Iterator[None]:
-    """Turn the given errors into a RaftStartError with one line of text: ``what``, and the reason."""
+    """Turn ``errors`` into a RaftStartError, whose text is one line with ``what`` and the reason."""
     try:
         yield
     except errors as error:
@@ -58,10 +58,10 @@ def needed_to_start(
 
 
 def secrets_in(content: bytes) -> tuple[bytes, ...]:
-    """Return the secrets in a file's content, the preferred one first.
+    """Return the secrets in a file's content, the preferred secret first.
 
-    Two lines that are long enough are two secrets: the old one and the new one. The whole content is the last
-    secret in the result, because members of an older version read the whole file as one secret.
+    If the file has two lines that are long enough, the lines are the old and the new secret. The whole
+    content is then the last secret in the result, because older versions read the whole file as one secret.
     """
     whole = content.strip()
     lines = [line.strip() for line in whole.splitlines()]
@@ -78,9 +78,10 @@ class StopMember(Exception):
 
 
 class NotLeader(Exception):
-    """The request was not carried out, because only the leader changes the cluster.
+    """The change of the cluster was not made, because only the leader makes such changes.
 
-    ``leader`` is None if no leader is known.
+    Attributes:
+        leader: Identity of the leader; None if no leader is known.
     """
 
     def __init__(self, leader: str | None) -> None:
@@ -89,15 +90,15 @@ class NotLeader(Exception):
 
 
 class ChangeRefused(Exception):
-    """The change was not made; the text tells an operator the reason and the next step."""
+    """The change of the cluster was not made. The text tells an operator the reason and the next step."""
 
 
 class ChangeNotYet(ChangeRefused):
-    """The change was refused for a reason that usually passes within a second."""
+    """The change of the cluster was refused for a reason that usually passes within a second."""
 
 
 class ChangeUnknown(Exception):
-    """The deadline passed before the change was complete; the change may still complete later.
+    """The change of the cluster was not complete at its deadline. It may still become complete later.
 
     The text says how far the change got.
     """
@@ -109,9 +110,9 @@ class StateMachine(Protocol):
     def apply(self, payload: bytes, *, index: int, term: int, live: bool) -> Steps[None] | None:
         """Apply one committed entry.
 
-        A command that is rejected counts as applied, too: its outcome is the rejection.
+        If the state machine rejects the entry's command, the entry counts as applied, too.
 
-        After the last step, the state is the state at ``index``. Between two steps the caller calls only
+        After the last step, the state includes the entry. Between two steps, the caller calls only
         :meth:`prepare` and :meth:`restored`. A snapshot may replace the state before the last step.
 
         Args:
@@ -122,17 +123,17 @@ class StateMachine(Protocol):
 
         Raises:
             StopMember: The entry cannot be read; the text says why. The member stops, and the entry does not
-                count as applied. Any other exception has the same effect; it means a defect or a lack of
+                count as applied. Any other exception has the same effect. Its cause is a defect or a lack of
                 memory.
         """
 
     def snapshot(self) -> Callable[[], bytes]:
-        """Return a function that encodes the present state; the caller runs that function in a thread."""
+        """Return a function that encodes the present state. The caller runs this function in a thread."""
 
     def prepare(self, image: bytes | bytearray) -> Callable[[], None]:
-        """Read a snapshot that :meth:`snapshot` made, here or on another member; called in a thread.
+        """Read a snapshot that was made on this or another member. The caller runs this in a thread.
 
-        The caller still uses ``image`` afterwards, so do not change it.
+        Do not change ``image``, because the caller still uses it afterwards.
 
         Returns:
             A quick function that replaces the state by the snapshot. The caller calls it on the event loop,
@@ -143,11 +144,11 @@ class StateMachine(Protocol):
         """
 
     def restored(self, image: bytes | bytearray) -> bytes:
-        """Return the snapshot to use when an operator restores ``image``; the caller runs this in a thread.
+        """Return the snapshot to use when an operator restores ``image``.
 
-        A restored state may be older than the present state, or from another cluster. In the returned
-        snapshot, the state machine can set a mark, so that the restored state differs from every former
-        state.
+        The caller runs this in a thread. A restored state may be older than the present state, or from
+        another cluster. The state machine can set a mark in the returned snapshot, so that the restored state
+        differs from every former state.
 
         Raises:
             StopMember: The snapshot is damaged, or a newer program made it.
@@ -166,12 +167,13 @@ class RaftConfig:
         secret: The secret that all members share. It is required if the bound address is not loopback and
             there are no certificates.
         other_secrets: Secrets that are accepted as well while operators change the secret.
-        secret_file: The file of the secrets, or None; it is read again when it changes.
+        secret_file: The file of the secrets, or None. The file is read again when it changes.
         tls_cert: PEM file with this member's certificate, which must name the host of ``me`` and be valid for
             TLS servers and clients. Set all of ``tls_cert``, ``tls_key`` and ``tls_ca``, or none of them.
         tls_key: PEM file with the certificate's key, without a password.
         tls_ca: PEM file with the authority that must have issued every member's certificate.
-        election_timeout_ms: N. Election timeouts are drawn from N to 2N; a heartbeat leaves every N/6.
+        election_timeout_ms: N in milliseconds. Each election timeout is a random time from N to 2N. A leader
+            sends a heartbeat every N/6.
         entry_size_max: Largest payload of one entry, in bytes.
         compact_bytes: This member makes a new snapshot when the journal has grown by this number of bytes
             since the last snapshot, or by twice the size of the last snapshot if that is more.
@@ -205,7 +207,7 @@ class RaftConfig:
         return self.secret is not None or self.tls_ca is not None
 
     def validate(self) -> None:
-        """Check the secret; :mod:`routekeeper.nameserver.settings` has checked all other settings before.
+        """Check the secret. The other settings were checked by :mod:`routekeeper.nameserver.settings`.
 
         Raises:
             RaftStartError: The secret is too short.

@@ -1,4 +1,4 @@
-"""``--mode raft``: the route table of all nameservers is one replicated log.
+"""``--mode raft``: all nameservers share one route table through a replicated log.
 
 A process decides a request on its own copy of the table, and proposes the resulting command to the leader.
 The process learns the outcome when its own ``apply`` handles the entry. If another entry has changed the

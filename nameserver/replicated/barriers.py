@@ -14,12 +14,12 @@ All reads that arrive before a barrier is sent share this barrier. Later reads w
 which is sent after the present barrier is answered. So the number of messages does not depend on the number
 of reads.
 
-The leader makes sure that it still led in this way: after the barrier was sent, a majority of voters (the
-leader is one of them) must still be in the leader's term.
+The leader makes sure that it still led after the barrier was sent. For this, a majority of voters (the leader
+is one of them) must have been in the leader's term at some time after the barrier was sent.
 
 - The voter that sent the barrier was in the term after the read arrived, so the leader need not ask it. In a
   cluster of three voters, this voter and the leader are the majority.
-- The leader asks other voters in a *round*: it sends them a round number, and they send the number back in a
+- The leader asks other voters in a *round*. It sends them a round number, and they send the number back in a
   message of the same term. In a cluster of five voters, one such answer completes the majority.
 - Only a round that began after the barrier arrived counts. An earlier round may have begun for another
   member's barrier, which was sent before this read arrived.
@@ -37,7 +37,7 @@ Proof: let a write be acknowledged in term U, before the read arrived, and let t
 - A follower may acknowledge the write before the leader has applied it. But the follower knows from the
   leader that the entry is committed. So ``read_index``, the leader's commit index, is not below this entry.
 
-A barrier that waited in a buffer does no harm: it was sent after its reads arrived, and the leader reads its
+A barrier that waited in a buffer does no harm. It was sent after its reads arrived, and the leader reads its
 commit index even later.
 
 This module does no I/O: the caller passes in times, in seconds of the loop's clock. There is no lock, no
@@ -110,8 +110,8 @@ class Barriers:
     def to_send(self, route: Route | None, *, now: float) -> int | None:
         """Return the number of a barrier to send now over ``route``; None if no barrier must be sent.
 
-        One barrier is under way at a time. A barrier that was sent to another leader, or over a link that is
-        closed now, does not count as under way, because no answer to it is expected.
+        One barrier is under way at a time. If a barrier was sent to another leader, or over a link that is
+        closed now, it is not under way any more, because no answer is expected.
         """
         if route is None or self._wanted <= self._confirmed:
             return None

@@ -41,7 +41,7 @@ FORGET_S: Final = 10 * LEASE_DEFAULT_S
 
 UNLISTED_MAX: Final = 20_000
 """Largest number of brokers without a record in the leader's own table of last-seen times, and in its copy of
-each member's report. If there are more, the leader forgets those that were last seen longest ago."""
+each member's report. If there are more, the leader forgets the brokers that were last seen longest ago."""
 
 _T = TypeVar("_T")
 
@@ -58,7 +58,7 @@ class ReportedBy:
 
 
 class FailureDetector:
-    """The evidence that all members reported to one term's leader; decides which brokers to evict.
+    """The evidence that all members reported to one term's leader; it decides which brokers to evict.
 
     Args:
         members: Identities of all members, this leader included, because the leader reports to itself, too.
@@ -209,7 +209,10 @@ class FailureDetector:
         return tuple(found)
 
     def removed(self, broker: BrokerKey) -> None:
-        """Forget the last-seen time of a broker whose record was removed; a new record begins without it."""
+        """Forget the last-seen time of a broker whose record was removed.
+
+        It must not count for a new record.
+        """
         self._hearings.pop(broker, None)
 
     def prune(self, is_listed: Callable[[BrokerKey], bool], *, clock: float) -> None:
@@ -243,7 +246,7 @@ class FailureDetector:
         if before is not None and before[0] >= at:
             return
         self._version += 1
-        self._hearings.pop(broker, None)  # a dict keeps insertion order, so the latest change must come last
+        self._hearings.pop(broker, None)  # insert again: the latest change must come last
         self._hearings[broker] = (at, self._version)
 
     def _hearings_after(self, version: int) -> tuple[tuple[Hearing, ...], int]:
@@ -264,9 +267,9 @@ class FailureDetector:
 def judge(
     record: Record, contacts: Iterable[BrokerContact | None] | None, *, heard_at: float, clock: float
 ) -> LeaveReason | None:
-    """Return the reason to remove a broker's record, or None if the record stays (rule 5).
+    """Return the reason to remove a broker's record, or None if the record stays.
 
-    There are two reasons to remove the record:
+    There are two reasons to remove the record (rule 5 of docs/raft-rules.md):
 
     - The broker is gone. No member in contact with the leader has a connection with the broker. One of these
       members reports that the broker unregistered or that its connection closed, at most one lease ago. The

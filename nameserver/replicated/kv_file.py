@@ -29,12 +29,12 @@ _Table: TypeAlias = dict[str, dict[str, str | None]]
 
 
 class KvFile(Component):
-    """Imports the KV file into the replicated table at the start, and writes the file after later changes.
+    """The KV file: imported into the replicated table at the start, and written after later changes.
 
     A file that cannot be imported does not prevent the start, and is not overwritten.
 
     Attributes:
-        export: Writes the file.
+        export: Writer of the file.
     """
 
     def __init__(self, given: Surroundings, proposer: Proposer) -> None:

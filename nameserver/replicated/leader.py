@@ -127,8 +127,8 @@ class Leader(Component):
     def update_role(self) -> None:
         """Begin or stop leading, according to this member's role and term.
 
-        This method is also called when another member's message arrives, because that member may know of a
-        new leader before this process has noticed the change.
+        This method is also called when a message of another member arrives. That member may know of a new
+        leader before this process has noticed the change.
         """
         member, term = self._member, self._member.term
         if member.role is not Role.LEADER:
@@ -316,7 +316,7 @@ class Leader(Component):
             self.settle_rounds()
 
     def settle_rounds(self) -> None:
-        """Answer the barriers that a majority of voters has confirmed; ask voters to confirm all others."""
+        """Answer barriers for which a majority has confirmed this term; ask voters about other barriers."""
         rounds, member = self.rounds, self._member
         if rounds is None or not (rounds.asked or rounds.round):
             return
@@ -430,7 +430,7 @@ class Leader(Component):
     def tick(self) -> None:
         """Judge all brokers once per second, and also when the set of members in contact has changed.
 
-        The caller has advanced the liveness clock.
+        The caller must advance the liveness clock before this call.
         """
         clock, detector = self._liveness.clock, self.failure_detector
         if clock >= self._prune_at:
@@ -449,7 +449,7 @@ class Leader(Component):
             self.failure_detector.removed(broker)
 
     def listed(self, broker: BrokerKey) -> None:
-        """Record that a broker got a record in the table."""
+        """Note that the table now has a record of this broker."""
         if self.failure_detector is not None:
             self.failure_detector.note(broker, self._liveness.clock)
 

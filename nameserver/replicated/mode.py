@@ -90,7 +90,7 @@ class Replicated(Local):
 
     Make the object while the loop runs, then ``await start()``.
 
-    A request that must wait does so in :meth:`execute`:
+    The method :meth:`execute` handles requests that must wait:
 
     - A default read waits for contact with a leader, at most one maximum election timeout.
     - A linearizable read waits for a barrier until the deadline.
@@ -196,7 +196,7 @@ class Replicated(Local):
     # -- methods of the interface Consistency -------------------------------------------------------------
 
     def view(self, freshness: Freshness) -> RouteView:
-        if freshness is DEFAULT:  # nearly every read
+        if freshness is DEFAULT:  # True for nearly every read
             if not self._member.in_contact():
                 raise NoQuorum(f"name server not ready: {self.reader.why_not()}")
         elif freshness is LINEARIZABLE:

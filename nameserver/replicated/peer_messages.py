@@ -1,12 +1,13 @@
 """Messages between the nameservers of a group, outside the log: proposals, liveness reports, barriers.
 
 Messages travel over the members' authenticated links, in order on each link. A message is one byte of format
-version, followed by positional msgpack. A later version of this program may change messages in two ways:
+version, followed by a msgpack array of the fields. A later version of this program may change messages in two
+ways:
 
 - It may append fields with defaults; older members ignore these fields.
 - It may add a message that older members do not understand. The message then has a newer format, and is sent
-  only to members that know the format (rule 7). Each member states the format that it knows in its reports,
-  and the leader states its format in its acknowledgements.
+  only to members that know the format (rule 7 of docs/raft-rules.md). Each member states in its reports which
+  format it knows. The leader states this in its acknowledgements.
 
 Times are seconds on the sender's liveness clock. Each message with times also holds the present reading of
 that clock. The receiver turns the times into ages, and the ages into times of its own clock.
@@ -117,8 +118,9 @@ class Report(_Wire, frozen=True, tag=1):
             field is empty.
         understands: Newest command format that the reporting member can apply.
         reads: Newest format of these messages that the reporting member knows.
-        more: True if another part follows, which begins at ``version``. Until the last part has arrived, the
-            leader knows nothing of brokers that the missing parts may name.
+        more: True if another part follows, which begins at ``version``. The missing parts may name open
+            connections. So the leader evicts no broker for a closed connection until the last part has
+            arrived.
     """
 
     term: int
@@ -146,7 +148,7 @@ class Acknowledgement(_Wire, frozen=True, tag=2):
         hearings: Last-seen times that changed after ``hearings_base`` up to ``hearings_version``.
         reads: Newest format of these messages that the leader knows.
         understood: Newest command format that every member can apply, as far as the leader knows.
-            Commands of a newer format must not be proposed (rule 7).
+            Commands of a newer format must not be proposed (rule 7 of docs/raft-rules.md).
     """
 
     term: int

@@ -250,8 +250,8 @@ class ProposalBook:
         """Return the sequences of deferred proposals that can be decided again.
 
         A proposal can be decided again when this process has applied the entry that the deferral names, or an
-        entry of a later term. By then each copy of the proposal either is applied, or was not appended by
-        the leader, or can never be applied: see :meth:`defer` and :meth:`applied`.
+        entry of a later term. By then, each copy of the proposal was applied, was not appended by the leader,
+        or can never be applied: see :meth:`defer` and :meth:`applied`.
         """
         # Compare term and index: another leader may have appended another entry with this index.
         applied = (self._applied_term, applied_index)
@@ -307,7 +307,7 @@ def _work_of(queued: _Queued) -> int:
 
 
 class Sequencer:
-    """The leader's queue during one term: decides which proposals are appended next.
+    """The leader's queue during one term; it decides which proposals are appended next.
 
     One entry at a time is in flight. Proposals that arrive during that time go together into the next entry.
     """
@@ -320,8 +320,8 @@ class Sequencer:
         # Key: a broker whose record will be changed by a queued command, or by a command of the entry in
         # flight. Value: None if a command is queued; else the index of the entry in flight.
         self._touching: dict[BrokerKey | None, int | None] = {}
-        # Proposals that will be deferred as soon as a queued command of the same broker is appended: the
-        # deferral must name the index of that command's entry.
+        # Proposals that will be deferred as soon as a queued command of the same broker is appended. The
+        # deferral must name the index of that command's entry, which is not known before.
         self._held: list[_Queued] = []
         self._batch: tuple[_Queued, ...] = ()
         self._in_flight = 0
@@ -401,7 +401,7 @@ class Sequencer:
         return Batch(proposals=tuple(queued.proposal for queued in taken))
 
     def not_appended(self) -> None:
-        """Put the entry's proposals back at the head of the queue, because the log accepts no entry now."""
+        """Put the last batch's proposals back at the head of the queue; the log accepts no entry now."""
         behind = list(self._queue.values())
         self._queue.clear()
         self._queued_of.clear()
@@ -416,7 +416,10 @@ class Sequencer:
             del self._touching[queued.broker]
 
     def appended(self, index: int) -> tuple[tuple[str, Deferral], ...]:
-        """Record the index of the appended entry; return (proposer, deferral) pairs to send now."""
+        """Record the index of the entry that contains the batch's proposals.
+
+        Return pairs of a member and a deferral that must be sent to this member now.
+        """
         self._in_flight = index
         for queued in self._batch:
             if queued.broker is not None and queued.broker not in self._queued_of:

@@ -111,13 +111,13 @@ class _Registering:
 
 
 class Proposer(Component):
-    """Answers registrations, and gets the changes that this process decides into the log.
+    """The part of a member that answers registrations, and proposes this process's changes for the log.
 
     Attributes:
         book: Proposals of this process without an outcome.
         refused: Number of changes answered "not applied".
         unknown: Number of changes answered "may apply yet".
-        commit_times: Seconds from the time when a change was put into the book until this process applied it.
+        commit_times: Seconds from the entry of a change in ``book`` until this process applied the change.
     """
 
     def __init__(
@@ -143,8 +143,8 @@ class Proposer(Component):
         self._timer: asyncio.Handle | None = None
         self._timer_at = math.inf  # loop time of the timer; some timer handles of uvloop do not return it
         self._settled: list[tuple[OnOutcome, Verdict]] = []  # outcomes of the entry that is being applied
-        # Registrations with an unknown outcome, by sequence. If the command is applied after all, the
-        # record's revision is still noted with the broker's evidence.
+        # Registrations that were answered "outcome unknown", by their proposal's sequence number. If such a
+        # proposal is applied later, this member still reports to the leader that the broker registered here.
         self._late: OrderedDict[int, Registrant] = OrderedDict()
 
     # -- registrations ------------------------------------------------------------------------------------
@@ -213,7 +213,9 @@ class Proposer(Component):
     def renew(
         self, renewal: Renewal, origin: ConnectionId, *, registration: bool = False
     ) -> Answer | Command:
-        """Answer a request that changes nothing, if this process may confirm the record alone (rule 3).
+        """Answer a request that changes nothing, if this process may confirm the record alone.
+
+        Rule 3 of docs/raft-rules.md describes when it may.
 
         Args:
             registration: True for a registration; False for a heartbeat or for QUERY_DATA_VERSION.
@@ -240,7 +242,7 @@ class Proposer(Component):
         return (broker, origin) in self._registering
 
     def closed(self, origin: ConnectionId) -> None:
-        """Forget the last registration of a closed connection; it was kept to recognize an equal one."""
+        """Forget the last registration of a closed connection; it was kept to recognize its repetitions."""
         self._repeats.forget(origin)
 
     def _decide(self, on: _Registering, decoded: Registration) -> Steps[Answer]:
@@ -283,8 +285,9 @@ class Proposer(Component):
     def _no_room(self, decoded: Registration, host: str) -> Steps[Answer | None]:
         """Refuse a broker that has no record if the table has no space for it, as far as this member knows.
 
-        The member then neither notes the broker as seen nor proposes the registration. Otherwise a stranger
-        could fill the memory of all members: they keep the names of registered brokers for minutes.
+        The member then neither notes the broker as seen nor proposes the registration. Otherwise any client
+        could fill the memory of all members, because members keep the names of registered brokers for
+        minutes.
         """
         settings = self._settings.current
         limits = table_limits(settings, host)
@@ -470,8 +473,8 @@ class Proposer(Component):
         for sequence in self.book.beyond(FIRST_FORMAT):
             self._end(sequence, Moved(revision=self._table.revision), later=True)
         self.book.applied(term)
-        # Forget the stored registrations: they belong to the old table, but the new table may have its
-        # revision.
+        # Forget the stored registrations: they belong to the old table, but the new table may by chance have
+        # the old table's revision.
         self._repeats.clear()
 
     def settle(self, sequence: int, verdict: Verdict) -> None:
@@ -522,9 +525,9 @@ class Proposer(Component):
         return pending.on_outcome
 
     def _give_up_at(self, until: float) -> None:
-        """Set the one timer for all waiting proposals.
+        """Set the timer that all waiting proposals share.
 
-        Nearly all proposals have their outcome long before the timer fires.
+        A timer for each proposal would be wasted: nearly all proposals have their outcome long before.
         """
         if self._timer is not None:
             self._timer.cancel()

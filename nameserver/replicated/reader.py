@@ -129,8 +129,8 @@ class Reader(Component):
     async def await_contact(self, *, deadline: float, otherwise: Callable[[], bool] | None = None) -> None:
         """Return as soon as this member is in contact with a leader.
 
-        Some evidence of contact becomes valid only when the half applied entry is complete. If only this
-        entry still prevents contact, return also when ``otherwise`` returns True.
+        Some evidence of contact becomes valid only when the entry that is being applied is complete. If only
+        this entry still prevents contact, return also when ``otherwise`` returns True.
 
         Raises:
             NoQuorum: This member was not in contact by the deadline.

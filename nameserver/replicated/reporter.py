@@ -1,5 +1,7 @@
 """One member's reports about brokers, and the evidence that the leader has acknowledged.
 
+Evidence means last-seen times and connections of brokers.
+
 The leader's side is :mod:`.failure_detector`. This module does no I/O and reads no clock: callers pass times,
 in seconds of the liveness clock of the process that runs the code.
 """
@@ -29,8 +31,8 @@ PRUNE_PERIOD_S: Final = 5.0
 FRESH_SHARE: Final = 0.75
 """Greatest age of a fresh last-seen time, as a fraction of the broker's lease.
 
-The last-seen time is the newest one that a leader has acknowledged. While it is fresh, a registration of
-this broker that changes nothing is answered without the log.
+Only the newest last-seen time that a leader has acknowledged counts. While this time is fresh, a registration
+of the broker that changes nothing is answered without the log.
 """
 
 
@@ -43,7 +45,7 @@ _OUTSTANDING_MAX: Final = 8
 
 
 class Reporter:
-    """Makes one process's reports, and remembers which evidence the leader has acknowledged.
+    """Source of one process's reports; it remembers which evidence the leader has acknowledged.
 
     Attributes:
         is_due: True if a report must be sent as soon as there is a leader.
@@ -158,8 +160,8 @@ class Reporter:
             for hearing in answer.hearings:
                 self.hearings[hearing.broker] = min(hearing.heard_at, answer.clock) + offset
             self._hearings_seen = max(self._hearings_seen, answer.hearings_version)
-            # Send the former leader's last-seen times again until all parts of a report are acknowledged: a
-            # link that closed may have lost some of these times.
+            # Send the former leader's last-seen times again until all parts of a report are acknowledged.
+            # Some of these times may have been lost with a closed link.
             self._acknowledged_in_term = self._acknowledged_in_term or whole
         gap = bool(self._outstanding) and self._outstanding[0][1].base > answer.version
         if gap:
@@ -167,11 +169,13 @@ class Reporter:
         return gap
 
     def may_vouch(self, broker: BrokerKey, origin: ConnectionId, *, in_contact: bool, lease_s: float) -> bool:
-        """Return True if a request without changes from this broker may be answered without the log (rule 3).
+        """Return True if a request without changes from this broker may be answered without the log.
+
+        Rules 3 and 8 of docs/raft-rules.md give the reasons.
 
         Args:
             origin: The connection over which the request came.
-            in_contact: True if this member is in contact with a leader (rule 8).
+            in_contact: True if this member is in contact with a leader.
             lease_s: The lease in the broker's record, in seconds.
         """
         contact = self._liveness.contact(broker)
@@ -197,7 +201,7 @@ class Reporter:
 
 
 def _line_of(broker: BrokerKey, contact: Contact) -> BrokerContact:
-    """Return the evidence about one broker in the form of a report."""
+    """Return the evidence about one broker in the form that reports use."""
     closing = contact.closing
     return BrokerContact(
         **broker._asdict(),

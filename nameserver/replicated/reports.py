@@ -1,4 +1,6 @@
-"""Evidence about brokers at one member: recorded from its connections, and reported to the leader.
+"""Evidence about brokers at one member, recorded from its connections and reported to the leader.
+
+Evidence means last-seen times and connections of brokers.
 
 The modules :mod:`routekeeper.nameserver.liveness` and :mod:`.reporter` make the decisions; they do no I/O.
 All evidence passes through this module, so that the leader gets all of it.
@@ -17,7 +19,7 @@ from .surroundings import Component, Surroundings
 
 
 class Reports(Component):
-    """Records this member's evidence about brokers, and reports it to the leader.
+    """This member's evidence about brokers: it is recorded here, and reported to the leader.
 
     The leader must learn of a connection before it gets a command that came over the connection. So no
     proposal leaves this process while a report is due.

@@ -48,7 +48,7 @@ class Surroundings:
 
 
 class Component:
-    """Base class of leader, reports, reader, proposer and KV file: holds the state that all of them need."""
+    """Base class of leader, reports, reader, proposer and KV file; it holds the state that they share."""
 
     def __init__(self, given: Surroundings) -> None:
         self._given = given

@@ -26,7 +26,7 @@ To make a set of 100,000 topics in one step would take 6 ms.
 
 
 class EntryUnderWay:
-    """The commands of the entry that is being applied; tells if they may change the route of a topic.
+    """The commands of the entry that is being applied; it tells if they may change a topic's route.
 
     Readers never see a half-applied command. So if no command of the entry can change a topic's route,
     readers may read this route while the entry is applied.
@@ -68,7 +68,7 @@ class EntryUnderWay:
         if not isinstance(command, _LARGE) or (isinstance(command, RegisterBroker) and command.mappings):
             return True
         record = self._table.brokers.records.get(command.broker)
-        return record is not None and record.broker_name != command.broker_name  # broker_name changes
+        return record is not None and record.broker_name != command.broker_name  # the broker changes its name
 
     def may_change(self, topic: str) -> bool:
         """Return True if the entry may change the topic's route.

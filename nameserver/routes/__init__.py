@@ -12,11 +12,11 @@ argument.
     store.py           the whole state: revisions, changes since a revision, digests, snapshots
     topics.py          topics and their queue data
     brokers.py         records of brokers, and broker names with their addresses
-    listings.py        encoded lists, used again while they contain all changes that a reader must see
+    listings.py        encoded lists, each used for many requests
     sorting.py         sorting of names in steps
     kv.py              the KV configuration
     tombstones.py      removed entries with their revisions
     image.py           the snapshot of the state, also as bytes
     room.py            sizes of the table, in total and per host, and their limits
-    entries.py         the values of the table, and the number by which each value counts in a digest
+    entries.py         the values of the table, and the hash of each value for the digests
 """

@@ -24,8 +24,8 @@ class BrokerStore:
         - Each broker name has at least one address.
         - Within a broker name, an address has one broker id.
         - Each (cluster, address) in a name's address table has exactly one record, and each record is in
-          exactly one address table. If another address takes a broker's id, the broker's record is removed,
-          and the broker's next registration counts as its first.
+          exactly one address table. If another address registers with a broker's id, the broker's record is
+          removed. The broker's next registration then counts as its first registration.
 
     Attributes:
         records: Records by cluster and address.
@@ -47,7 +47,7 @@ class BrokerStore:
         self.names = dict(names)
         self.records = dict(records)
         # For each record, the number that it adds to the digest. The number of a changed record is computed
-        # only when the digest is read: computing it at each registration would cost too much.
+        # only when the digest is read, because computing it at each registration would take too much time.
         self._record_marks: dict[BrokerKey, int] = {}
         self.shown = sum(map(_filter_mark, records.values()))
         self._rest = 0
@@ -59,7 +59,7 @@ class BrokerStore:
     def rest(self) -> int:
         """Return the brokers' part of the digest of the replicated state that clients do not see.
 
-        Removed entries are not in this part.
+        This part does not include removed entries.
         """
         for broker in self.records.keys() - self._record_marks.keys():
             mark = self._record_marks[broker] = _record_mark(self.records[broker])
@@ -67,11 +67,11 @@ class BrokerStore:
         return self._rest
 
     def shown_at(self, names: Iterable[str]) -> int:
-        """Return the largest ``route_revision`` of these broker names, see :class:`NameEntry`."""
+        """Return the largest ``route_revision`` of these broker names (see :class:`NameEntry`)."""
         return max([self.names[BrokerName(name)].route_revision for name in names])
 
     def put_record(self, broker: BrokerKey, record: Record | None, revision: int) -> None:
-        """Store a record; None removes the record."""
+        """Store a record, or remove the broker's record if ``record`` is None."""
         before = self.records.get(broker)
         self._rest -= self._record_marks.pop(broker, 0)
         self.shown += _filter_mark(record) - _filter_mark(before)
@@ -102,7 +102,7 @@ class BrokerStore:
         self.names[name] = replace(entry, revision=revision)
 
     def put_name(self, name: BrokerName, entry: NameEntry | None, revision: int) -> None:
-        """Store a broker name's entry; None removes the entry."""
+        """Store a broker name's entry, or remove the name if ``entry`` is None."""
         before = self.names.get(name)
         if before is not None:
             self._count_name(name, before, -1)

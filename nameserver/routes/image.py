@@ -4,8 +4,8 @@ The bytes are one msgpack array that starts with its format version. Equal queue
 written only once.
 
 The values of topics are written as columns, because one call of a C function then reads or writes a whole
-column. During such a call, no other thread of the process can run, so even the event loop must wait.
-Therefore columns are split into slices of some thousand topics.
+column. During such a call, no other thread of the process can run, not even the event loop. Therefore columns
+are split into slices of some thousand topics.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Image:
     """A copy of all replicated state at one revision. The copy and the table share immutable values.
 
     Attributes:
-        floor, limited: See :class:`.tombstones.Tombstones` and :class:`.store.RouteStore`.
+        floor: See :class:`.tombstones.Tombstones`.
+        limited: See :class:`.store.RouteStore`.
         digest: Digest of the state that clients see.
     """
 
@@ -64,13 +65,14 @@ NOTHING: Final = Image()
 
 
 class ImageError(Exception):
-    """Error: the bytes are not a snapshot that this program understands."""
+    """The bytes are not a snapshot that this program understands."""
 
 
 class _Slice(msgspec.Struct, array_like=True):
     """Some topics, written as columns.
 
-    ``sets`` and ``hosts`` contain positions in the lists of :class:`_ImageBody`.
+    ``sets`` contains positions in ``queue_sets`` of :class:`_ImageBody`, and ``hosts`` positions in its
+    ``hosts``.
     """
 
     topics: list[str]
@@ -85,19 +87,19 @@ class _ImageBody(msgspec.Struct, array_like=True):
     Attributes:
         queue_datas: Members of :class:`QueueData`, in order.
         queue_sets: Each set as positions in ``queue_datas``.
-        slices: Topics; each slice is an encoded :class:`_Slice`.
+        slices: The topics. Each slice is an encoded :class:`_Slice`.
         mappings: Mapping infos by topic, each as broker name, epoch and info. Topics without mapping infos
-            are left out.
+            do not appear.
         names: For each broker name: the name, followed by the members of :class:`NameEntry` except the last
             two. Each record key in ``addrs`` is written as two texts.
-        records: For each record: the members of :class:`Record` except the last one; ``broker`` is written as
-            two texts, and ``data_version`` as a tuple.
+        records: For each record: the members of :class:`Record` except the last member. ``broker`` is written
+            as two texts, and ``data_version`` as a tuple.
         kv_seen: True if a namespace was ever created. Namespaces are never removed.
         gone_topics, gone_topic_revisions: Columns of removed topics and the revisions of their removals. The
             removals of other kinds are in ``tombstones``.
         perms_set: Broker names whose :class:`NameEntry` has this flag. Snapshots of older programs lack this
             member.
-        hosts: Hosts whose limits bound at least one entry. Snapshots of older programs lack ``hosts`` and the
+        hosts: Hosts whose limits count at least one entry. Snapshots of older programs lack ``hosts`` and the
             positions in it.
         host_of_name, host_of_record: Positions in ``hosts``, in the order of ``names`` and ``records``.
     """
@@ -145,7 +147,7 @@ def encode_image(image: Image) -> bytes:
         return hosts.setdefault(host, len(hosts))
 
     datas: dict[int, tuple[int, QueueData]] = {}
-    # Use tuples: the garbage collector stops tracking tuples of numbers, but keeps tracking lists.
+    # Use tuples instead of lists. The garbage collector stops tracking tuples of numbers, so it runs faster.
     places = [
         tuple([datas.setdefault(id(data), (len(datas), data))[0] for _, data in sorted(kept.by_name.items())])
         for kept in sets

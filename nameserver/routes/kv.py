@@ -24,7 +24,7 @@ Because of this bound, an import fits into one command. The KV file also stays f
 that are read at the start.
 """
 _ENTRY_OVERHEAD: Final = 64
-"""Bytes that are added for each entry and each namespace, besides the bytes of its texts."""
+"""Bytes that each entry and each namespace counts in addition to its texts."""
 
 
 def text_size(*texts: str | None) -> int:
@@ -37,7 +37,7 @@ def text_size(*texts: str | None) -> int:
 
 
 def size_of(table: Mapping[str, Mapping[str, str | None]]) -> int:
-    """Return the bytes that a whole KV configuration counts against :data:`KV_BYTES_MAX`."""
+    """Return the number of bytes of a whole KV configuration that counts against :data:`KV_BYTES_MAX`."""
     return sum(
         _counted(namespace) + sum(_counted(key, value) for key, value in values.items())
         for namespace, values in table.items()
@@ -52,11 +52,12 @@ class KvStore:
     """Values by namespace and key. The caller passes each change's revision.
 
     Attributes:
-        spaces: Values by namespace and key. A namespace is never removed; its map is replaced, never changed.
+        spaces: Values by namespace and key. A namespace is never removed. Its map is never changed, only
+            replaced.
         shown: This store's part of the digest of the state that clients see.
-        rest: This store's part of the digest of the replicated state that clients do not see. Removed entries
-            are not in this part.
-        size: Size of the whole configuration in bytes, see :func:`size_of`.
+        rest: This store's part of the digest of the replicated state that clients do not see. This part does
+            not include removed entries.
+        size: Size of the whole configuration in bytes (see :func:`size_of`).
     """
 
     __slots__ = ("_tombstones", "rest", "shown", "size", "spaces")
@@ -82,7 +83,7 @@ class KvStore:
             self.shown += mark_of("s", namespace)
 
     def excess(self, namespace: str, key: str, value: str | None) -> int:
-        """Return 0 if a put is allowed; otherwise the configuration's size in bytes after the put.
+        """Return 0 if a put is allowed, else the configuration's size in bytes after the put.
 
         A put is refused if this size would be above :data:`KV_BYTES_MAX` and above the present size.
         """
@@ -92,7 +93,7 @@ class KvStore:
         return size if size > KV_BYTES_MAX and size > self.size else 0
 
     def put(self, namespace: str, key: str, entry: KvEntry | None, revision: int) -> None:
-        """Store a value; None removes the key."""
+        """Store a value, or remove the key if ``entry`` is None."""
         self.add_namespace(namespace)
         values = dict(self.spaces[namespace])
         before = values.pop(key, None)

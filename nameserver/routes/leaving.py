@@ -1,4 +1,4 @@
-"""Changes of the route table when a broker is removed; :class:`LeaveReason` lists the reasons."""
+"""Changes of the route table when a broker is removed. :class:`LeaveReason` lists the reasons."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Leaving:
     """The removal of a broker. Call :meth:`prepare`, then :meth:`commit`.
 
     Attributes:
-        draft: Prepared changes of topics, see :class:`Draft`; None if no topic changes.
+        draft: Prepared changes of topics (see :class:`.topics.Draft`); None if no topic changes.
     """
 
     def __init__(self, store: RouteStore, broker: BrokerKey) -> None:
@@ -28,7 +28,7 @@ class Leaving:
         self.draft: Draft | None = None
 
     def prepare(self) -> Steps[None]:
-        """Prepare the changes of topics for the next revision; the table does not change yet."""
+        """Prepare the changes of topics for the next revision, without a change of the table."""
         store, topics = self._store, self._store.topics
         name = store.brokers.records[self._broker].broker_name
         addrs, shares = self._addrs_left(), {}
@@ -46,7 +46,7 @@ class Leaving:
         return {i: key for i, key in name.addrs.items() if key != self._broker}
 
     def commit(self, reason: LeaveReason, facts: Facts) -> None:
-        """Remove the record and its address; update or remove the broker name as RocketMQ documents."""
+        """Remove the record and its address, and update or remove the broker name as RocketMQ does."""
         store, broker, addrs = self._store, self._broker, self._addrs_left()
         record = forget_record(store, broker, reason, facts)
         name = record.broker_name
@@ -60,7 +60,7 @@ class Leaving:
             self.draft.commit()
             if facts.topics:
                 facts.topics.update(self._topics)
-            else:  # the usual case: use the mapping itself, not a copy
+            else:  # the usual case, in which no copy of the mapping is needed
                 facts.topics = self._topics
         if not addrs:
             if self._topics:
@@ -74,7 +74,7 @@ class Leaving:
 
 
 def drop(store: RouteStore, broker: BrokerKey, reason: LeaveReason) -> Steps[Applied]:
-    """Remove one broker by a separate change of the table, which has its own revision."""
+    """Remove one broker. The removal is a separate change of the table, and raises the revision by one."""
     leaving = Leaving(store, broker)
     yield from leaving.prepare()
     store.revision += 1
@@ -94,7 +94,7 @@ def forget_record(store: RouteStore, broker: BrokerKey, reason: LeaveReason, fac
 def note_min_change(
     entry: NameEntry, *, offline: BrokerAddr | None, ha_addr: str | None, facts: Facts
 ) -> None:
-    """Add to ``facts`` the change of a broker name's smallest id, with the brokers to notify of it.
+    """Add to ``facts`` the change of a broker name's smallest id, and the brokers to notify of this change.
 
     Args:
         offline: Address of the broker that was removed; None if a broker was added.

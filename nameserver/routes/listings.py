@@ -1,4 +1,4 @@
-"""Encoded lists for clients. Each list is used for many requests, until a reader must see a later change."""
+"""Encoded lists for clients. A list is used for many requests, until a reader must see a later change."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Final
 
 #: Largest size in bytes of all kept lists together. A list of 100,000 topics has 3 MB.
 LISTINGS_BYTES_MAX: Final = 64 * 1024 * 1024
-#: Lists below this size in bytes are not kept, but made anew for each request. Otherwise a client could fill
-#: the memory with short lists, by asking for many clusters that do not exist.
+#: Lists below this size in bytes are encoded again for each request. If they were kept, a client could fill
+#: the memory with short lists, by requests for many clusters that do not exist.
 _WORTH_KEEPING: Final = 4 * 1024
 
 
@@ -18,18 +18,18 @@ class Listings:
     __slots__ = ("_kept", "_size")
 
     def __init__(self) -> None:
-        self._kept: dict[Hashable, tuple[int, bytes]] = {}  # the list that was made first is the first entry
+        self._kept: dict[Hashable, tuple[int, bytes]] = {}  # the oldest list is the first entry
         self._size = 0
 
     def find(self, key: Hashable, *, revision: int) -> bytes | None:
-        """Return the kept list for a key if it was made at this revision or later, else None."""
+        """Return the kept list for ``key`` if it was made at ``revision`` or later, else None."""
         made_at, found = self._kept.get(key, (-1, b""))
         return found if made_at >= revision else None
 
     def keep(self, key: Hashable, made: bytes, *, revision: int) -> None:
-        """Keep a list that was made at a revision. It replaces the former list for its key.
+        """Keep a list that was made at ``revision``, in place of the former list for ``key``.
 
-        If the kept lists exceed their size limit, forget the lists that were made first.
+        If the kept lists exceed their size limit, forget the oldest lists.
         """
         self._forget(key)
         if not _WORTH_KEEPING <= len(made) <= LISTINGS_BYTES_MAX:

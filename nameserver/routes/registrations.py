@@ -37,8 +37,8 @@ from .room import Held, excess, refusal, size_of
 from .store import RouteStore
 from .topics import Draft
 
-#: Largest number of clusters of one broker name. A name keeps its clusters until its last broker leaves, and
-#: the answer to request 106 lists each of them.
+#: Largest number of clusters of one broker name. A name keeps its clusters until its last broker is removed,
+#: and the answer to request 106 (cluster list) names each of them.
 CLUSTERS_MAX: Final = 16
 #: Largest size in bytes of all mapping infos of one static topic. The answer to a route query contains them.
 TOPIC_MAPPINGS_BYTES_MAX: Final = 512 * 1024
@@ -49,8 +49,8 @@ Sender: TypeAlias = RegisterBroker | Registration
 def would_change(store: RouteStore, command: RegisterBroker) -> Steps[bool]:
     """Return True if a registration would change the table.
 
-    The result is valid while the entries from which the command was computed stay the same, see
-    :meth:`.table.RouteTable.moved`.
+    The result is valid as long as the entries from which the command was computed stay the same (see
+    :meth:`.table.RouteTable.moved`).
     """
     news = _says_news(store, command)
     if news is None:
@@ -61,7 +61,7 @@ def would_change(store: RouteStore, command: RegisterBroker) -> Steps[bool]:
 def _says_news(store: RouteStore, command: RegisterBroker) -> bool | None:
     """Return True if a registration changes the table, and False if it does not.
 
-    Return None if this depends on the registration's topics, which are not compared here.
+    Return None if this depends on the registration's topics, which this function does not compare.
     """
     record, name = store.brokers.records.get(command.broker), store.brokers.names.get(command.broker_name)
     if _is_fenced(store, command, name):
@@ -88,19 +88,19 @@ def _brings_news(store: RouteStore, command: RegisterBroker, brought: Mapping[st
 def with_set_perms(store: RouteStore, said: Registration) -> Steps[Registration]:
     """Return a registration with the table's permissions, if the broker may not change permissions now.
 
-    These permissions are read at the first step. If the broker may change permissions, return ``said``
+    The table's permissions are read at the first step. If the broker may change permissions, return ``said``
     unchanged.
 
     If the registration has the data version of the broker's record, the broker has changed nothing since it
-    sent this version. So the registration must not change permissions that an operator has set meanwhile. It
-    can only add the content of a lost incremental registration. RocketMQ behaves in the same manner.
+    sent this version. So the registration must not change permissions that an operator has set meanwhile. The
+    registration can only add the content of a lost incremental registration. RocketMQ does the same.
     """
     record, name = store.brokers.records.get(said.broker), store.brokers.names.get(said.broker_name)
     if (
         record is None
         or name is None
         or not name.perms_set
-        or record.complete  # with a complete record, topics of an equal data version are not compared
+        or record.complete  # topics are then not compared, because the data versions are equal
         or not _same_place(record, said)
         or record.data_version != said.data_version
     ):
@@ -138,7 +138,7 @@ def register(store: RouteStore, command: RegisterBroker) -> Steps[Verdict]:
     """Apply a registration command.
 
     The caller has checked with :meth:`.table.RouteTable.moved` that the entries from which the command was
-    computed have not changed.
+    computed are unchanged.
     """
     news = _says_news(store, command)
     broker, brokers, name_key = command.broker, store.brokers, command.broker_name
@@ -148,7 +148,7 @@ def register(store: RouteStore, command: RegisterBroker) -> Steps[Verdict]:
     if news is False or (news is None and not _brings_news(store, command, differing)):
         return NoChange(revision=store.revision, reply=register_reply(store, command))
     if is_fenced:
-        # Remove the broker's record: otherwise the broker's address would stay listed under the former id.
+        # Remove the broker's record. Otherwise the broker's address would stay listed under its former id.
         return (yield from _fenced(store, command))
     limits = command.limits
     added = new_topics(store, name_key, differing or {})
@@ -226,8 +226,8 @@ def _fenced(store: RouteStore, command: RegisterBroker) -> Steps[Verdict]:
 def _is_fenced(store: RouteStore, command: RegisterBroker, name: NameEntry | None) -> bool:
     """Return True if another address holds the broker id with a greater state version (RocketMQ 5.x).
 
-    In this case the registration adds nothing to the table. If the registering broker has a record, this
-    record is removed.
+    In this case the registration adds nothing to the table. The record of the registering broker is removed,
+    if there is one.
     """
     if name is None:
         return False
@@ -278,7 +278,7 @@ def _addrs_with(name: NameEntry, command: RegisterBroker) -> dict[int, BrokerKey
 def _absent(store: RouteStore, command: RegisterBroker) -> tuple[str, ...]:
     """Return the topics that a registration removes from its broker name, because it does not list them.
 
-    Return no topic if the setting ``delete_absent`` does not allow the removal.
+    The result is empty if the command's flag ``delete_absent`` does not allow the removal.
     """
     if not command.delete_absent or command.incremental or command.mappings:
         return ()
@@ -309,7 +309,7 @@ def _brought(store: RouteStore, command: RegisterBroker) -> Steps[dict[str, Shar
 
 
 def excess_of_registration(store: RouteStore, command: RegisterBroker) -> Steps[Rejected | None]:
-    """Return the limit of the table that a registration would exceed; None if it exceeds no limit."""
+    """Return the refusal of a registration that would exceed a limit; None if it exceeds no limit."""
     if _is_fenced(store, command, store.brokers.names.get(command.broker_name)):
         return None
     brought = yield from _brought(store, command)
@@ -318,7 +318,7 @@ def excess_of_registration(store: RouteStore, command: RegisterBroker) -> Steps[
 
 
 def has_bounds_of_its_own(store: RouteStore, said: Sender) -> bool:
-    """Return True if a registration has content whose limits only a strict :class:`RouteStore` checks."""
+    """Return True if only a strict :class:`RouteStore` checks all limits of a registration's content."""
     name = store.brokers.names.get(said.broker_name)
     return bool(said.mappings) or (name is not None and said.broker.cluster_name not in name.clusters)
 
@@ -326,8 +326,8 @@ def has_bounds_of_its_own(store: RouteStore, said: Sender) -> bool:
 def has_ample_room(store: RouteStore, decoded: Registration, limits: TableLimits) -> bool:
     """Return True if a registration fits into the table even if all of its content is new.
 
-    This check is cheap, because it looks up no topic. A registration may fit although the result is False:
-    see :func:`excess_of_registration`.
+    This check is fast, because it looks up no topic. A registration may fit although the result is False.
+    :func:`excess_of_registration` makes the exact check.
     """
     if has_bounds_of_its_own(store, decoded):
         return False
@@ -363,7 +363,7 @@ def _excess(
         )
     if command.mappings:
         adding = frozenset(topics if strict else ())
-        work = 0  # number of mapping infos that this step has looked at
+        work = 0  # number of mapping infos that this step has examined
         for mapping in command.mappings:
             if mapping.topic not in adding and not _new_mapping(store, command.broker_name, mapping):
                 continue
@@ -396,7 +396,11 @@ def new_topics(store: RouteStore, name: str, topics: Iterable[str]) -> list[str]
 
 
 def room_for(store: RouteStore, topics: list[str], *, size: int = 0) -> Held:
-    """Return how much the table grows if a broker name gets queue data of these new topics."""
+    """Return how much larger the route table becomes if one more broker name has queues of these topics.
+
+    Args:
+        size: Change in the size of other texts, such as addresses, in bytes.
+    """
     entries = store.topics.entries
     unknown = [topic for topic in topics if topic not in entries]
     return Held(topics=len(unknown), pairs=len(topics), size=size_of(unknown) + size)
@@ -405,7 +409,7 @@ def room_for(store: RouteStore, topics: list[str], *, size: int = 0) -> Held:
 def excess_of(
     store: RouteStore, name: str, limits: TableLimits | None, more: Held, *, adds_topics: bool
 ) -> Rejected | None:
-    """Return the limit that a broker name's growth would exceed; None if it exceeds no limit.
+    """Return the refusal of a broker name's growth that would exceed a limit; None if it exceeds no limit.
 
     Args:
         adds_topics: True if the change adds topics. All queue data of the name then count against the limits
@@ -422,7 +426,7 @@ class _Topics:
     """The changes that a registration makes to topics. Call :meth:`prepare`, then :meth:`commit`.
 
     Args:
-        host, over: See :class:`Draft`.
+        host, over: See :class:`.topics.Draft`.
     """
 
     def __init__(
@@ -443,7 +447,7 @@ class _Topics:
         self._drafts: list[Draft] = []
 
     def prepare(self) -> Steps[None]:
-        """Prepare the changes for the next revision; the table does not change yet."""
+        """Prepare the changes for the next revision, without a change of the table."""
         if self._absent:
             yield from self._draft().put({}, without=self._absent)
         if self._differing:
@@ -456,7 +460,7 @@ class _Topics:
         return self._over
 
     def commit(self, facts: Facts) -> bool:
-        """Make the prepared changes; return True if any queue data changed."""
+        """Make the prepared changes, and return True if any queue data changed."""
         store, command, name = self._store, self._command, self._command.broker_name
         for draft in self._drafts:
             draft.commit()
@@ -475,7 +479,7 @@ class _Topics:
 
 
 def _mappings_size(store: RouteStore, name: BrokerName, mapping: QueueMapping) -> int:
-    """Return the size in bytes of a topic's mapping infos, including a new one from a broker name."""
+    """Return the size in bytes of a topic's mapping infos, with ``mapping`` as the new info of ``name``."""
     entry = store.topics.entries.get(mapping.topic)
     others = () if entry is None else [of.info for other, of in entry.mappings.items() if other != name]
     return size_of([mapping.info, *others])
@@ -490,7 +494,7 @@ def _new_mapping(store: RouteStore, name: BrokerName, mapping: QueueMapping) -> 
 
 
 def touch(store: RouteStore, command: Touch) -> Verdict:
-    """Give a record a new revision. If the record differs from the command's values, return Moved instead."""
+    """Give a record a new revision, or return Moved if the record differs from the command's values."""
     record, name = store.brokers.records.get(command.broker), store.brokers.names.get(command.broker_name)
     if (
         record is None
@@ -513,12 +517,12 @@ def _same_place(record: Record, said: Sender | Touch) -> bool:
 
 
 def says_the_same(said: Sender | Touch, record: Record, name: NameEntry) -> bool:
-    """Return True if the values of the broker itself in ``said`` equal the table's values.
+    """Return True if the broker's own values in ``said`` equal the table's values.
 
-    These values are name, id, addresses, lease, settings and filter servers, but not the topics.
+    A broker's own values are its name, id, addresses, lease, settings and filter servers, but not its topics.
     """
     return (
-        record.broker_name == said.broker_name  # copied from _same_place, because a call would cost time
+        record.broker_name == said.broker_name  # copied from _same_place, because a call would be slower
         and record.broker_id == said.broker_id
         and record.ha_server_addr == said.ha_server_addr
         and record.lease_ms == said.lease_ms
@@ -529,7 +533,7 @@ def says_the_same(said: Sender | Touch, record: Record, name: NameEntry) -> bool
 
 
 def is_contained(record: Record, version: DataVersion, *, incremental: bool) -> bool:
-    """Return True if a registration is incremental, and the broker's record already contains its changes."""
+    """Return True if the broker's record already contains the changes of an incremental registration."""
     return incremental and record.complete and version.contained_in(record.data_version)
 
 
@@ -545,11 +549,11 @@ def brings_all_perms(
 
 
 def perm_mask(said: Sender, addrs: Mapping[int, BrokerKey]) -> int | None:
-    """Return the permission bits that are stored for a broker's topics; None if its topics are ignored.
+    """Return a mask for the permissions of a broker's topics; None if the broker's topics are ignored.
 
-    The topics of a master are stored with all bits. A 5.x slave with the smallest id of its broker name may
-    become an acting master, so its topics are stored too. If acting masters are enabled, the slave's topics
-    are stored without write permission.
+    The topics of a master are stored with all permissions. A 5.x slave with the smallest id of its broker
+    name may become an acting master, so its topics are stored, too. If acting masters are enabled, the
+    slave's topics are stored without write permission.
 
     Args:
         addrs: Addresses of the broker name by id, including this broker's address.

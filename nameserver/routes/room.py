@@ -30,20 +30,18 @@ class Held(msgspec.Struct):
 class Ledger:
     """Sizes of a table's content, in total and for each host.
 
-    Each change updates these sums by a few additions.
-
     The following content counts against the limits of a host:
 
     - the records of brokers that register from the host;
     - the topics that the host registered first;
     - the pairs of each broker name for which the host added the latest topic.
 
-    The host of a connection is used, because a stranger can choose the names and addresses of brokers, but
-    not this host.
+    The host is the other end of the broker's connection. A client cannot choose this host, in contrast to the
+    names and addresses in its registration.
 
     Attributes:
         whole: Sums of the whole table.
-        by_host: Sums by host; hosts without content have no entry.
+        by_host: Sums by host. Hosts without content have no entry.
     """
 
     __slots__ = ("by_host", "whole")
@@ -72,23 +70,22 @@ _MEASURES: Final = (
     ("brokers", "brokers", "tableBrokersMax"),
     ("size", "bytes of names and addresses", "tableBytesMax"),
 )
-"""The four measures of a table, each with three texts:
+"""The four measures of a table.
 
-- the measure's attribute in :class:`Held` and :class:`TableLimits`;
-- the words for error texts;
-- the setting that bounds the measure.
+Each measure has three texts: its attribute in :class:`Held` and :class:`TableLimits`, the words for error
+texts, and the setting that bounds the measure.
 """
 
 
 def excess(ledger: Ledger, limits: TableLimits | None, more: Held, *, moved: Held) -> Rejected | None:
-    """Return the limit that a change would exceed; None if it exceeds none.
+    """Return the refusal of a change that would exceed a limit; None if it exceeds no limit.
 
     A change that does not enlarge the table exceeds no limit.
 
     Args:
         more: Content that the change adds to the table.
-        moved: Existing content that counts against another host's limits now, and would count against the
-            change's host.
+        moved: Existing content that now counts against another host's limits. After the change, it would
+            count against the limits of the change's host.
     """
     if limits is None:
         return None
@@ -116,10 +113,10 @@ _NOTHING: Final = Held()
 
 
 def refusal(why: str) -> Rejected:
-    """Return the verdict on a command that would exceed a bound."""
+    """Return the verdict on a command that would exceed a limit, with the reason ``why``."""
     return Rejected(code=ResponseCode.SYSTEM_ERROR, remark=f"not applied: {why}")
 
 
 def size_of(texts: Iterable[str | None]) -> int:
-    """Return the size of texts in bytes of UTF-8; None counts 0."""
+    """Return the size of texts in bytes of UTF-8. None counts as 0 bytes."""
     return sum([len(text) if text.isascii() else len(text.encode()) for text in texts if text])

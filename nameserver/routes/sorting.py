@@ -9,11 +9,11 @@ from typing import Final
 from routekeeper.remoting.steps import STEP, Steps, in_chunks
 
 MERGE_MAX: Final = 32 * STEP
-"""Largest number of names that one step merges: one call into C, which takes some 2 ms."""
+"""Largest number of names that one step merges. This is one call into C, which takes about 2 ms."""
 
 
 def sorting(names: Iterable[str]) -> Steps[list[str]]:
-    """Sort names in steps."""
+    """Sort names in steps, so that the event loop can do other work between two steps."""
     runs = []
     for chunk in in_chunks(names):
         chunk.sort()
@@ -28,12 +28,12 @@ def sorting(names: Iterable[str]) -> Steps[list[str]]:
 
 
 def _merging(one: list[str], other: list[str]) -> Steps[list[str]]:
-    """Merge two sorted lists. Split large lists into parts that end at names of the larger list."""
+    """Merge two sorted lists. Split large lists, so that no step merges more than MERGE_MAX names."""
     if len(one) < len(other):
         one, other = other, one
     if not other or len(one) + len(other) <= MERGE_MAX:
         merged = one + other
-        merged.sort()  # This is fast: the list consists of two sorted parts, which sort() only merges.
+        merged.sort()  # This is fast, because sort() only merges the two sorted parts of the list.
         yield
         return merged
     half = len(one) // 2

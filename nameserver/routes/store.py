@@ -34,15 +34,15 @@ class RouteStore:
     """State of a route table. Each command first raises the revision by one, then changes the state.
 
     Attributes:
-        revision: Number of changes applied.
-        epoch: Number that grows with each restore of a snapshot; revisions of two epochs must not be
-            compared. It is stored beside the table's snapshot, not in the snapshot.
-        listings: Lists for clients, encoded at this revision. :meth:`adopt` exchanges them with the state.
-        ledger: Sizes of the content, in total and per host.
+        revision: Number of applied changes.
+        epoch: Number that grows with each restore of a snapshot. Revisions of two epochs must not be
+            compared. The epoch is stored beside the table's snapshot, not in the snapshot.
+        listings: Encoded lists for clients. :meth:`adopt` exchanges them together with the state.
+        ledger: Sizes of the content, in total and for each host.
         limited: True once a command with limits was applied. All members then understand limits.
-        strict: True if applying a command checks every bound. False for a replicated table: members of two
-            releases must reach equal verdicts, so bounds that the log's format does not know are checked only
-            before a command is proposed.
+        strict: True if :meth:`.table.RouteTable.apply` checks all limits. It is False for a replicated table,
+            because members with two releases must reach equal verdicts. Limits that an older release does not
+            know are then checked only before a command is proposed.
     """
 
     __slots__ = (*_STATE, "strict")
@@ -66,7 +66,7 @@ class RouteStore:
     def moved_at(self, kind: BaseKind, key: Hashable) -> int:
         """Return the revision of the last change, addition or removal of an entry.
 
-        For an absent entry, the result is at least the floor, see :class:`Tombstones`.
+        For an absent entry, the result is at least the floor (see :class:`.tombstones.Tombstones`).
         """
         present = self.present(kind, key)
         return self.tombstones.removed_at(kind, key) if present is None else present
@@ -91,14 +91,17 @@ class RouteStore:
     # -- digests
 
     def digest(self) -> str:
-        """Return the digest of the state that clients can read: 32 hex digits, equal in every mode."""
+        """Return the digest of the state that clients can read, as 32 hex digits.
+
+        Tables with equal content have equal digests in both modes.
+        """
         return _hex(self.brokers.shown + self.topics.shown + self.kv.shown)
 
     def state_digest(self) -> str:
         """Return the digest of all replicated state, including revisions and remembered removals."""
         rest = self.brokers.rest() + self.topics.rest + self.kv.rest
         gone = self.tombstones
-        # A table that never applied a command with limits must keep the digest that older members compute.
+        # Before the first command with limits, the digest must equal the digest that older members compute.
         limited = (True,) if self.limited else ()
         parts = self.digest(), _hex(rest), _hex(gone.mark), self.revision, gone.floor
         return _hex(mark_of(*parts, *limited))
@@ -108,7 +111,7 @@ class RouteStore:
     def copy_for_snapshot(self) -> Image:
         """Return a copy of the state that another thread can encode.
 
-        The call takes as long as copying a few dicts.
+        This call takes only as long as the copies of a few dicts, because the values are shared.
         """
         brokers, tombstones = self.brokers, self.tombstones
         return Image(
@@ -126,8 +129,8 @@ class RouteStore:
     def adopt(self, other: RouteStore) -> None:
         """Exchange the state with another store, in constant time. Existing views of the table stay valid.
 
-        The other store then has this store's former state. Freeing a large state takes long, so the owner of
-        the other store should free it at a time without urgent work.
+        The other store then has this store's former state. It takes long to free a large state, so the owner
+        of the other store should free it at a time without urgent work.
         """
         for part in _STATE:
             mine, others = getattr(self, part), getattr(other, part)

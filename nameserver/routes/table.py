@@ -1,4 +1,4 @@
-"""The route table: a deterministic state machine over the tables that RocketMQ documents."""
+"""The route table of RocketMQ's nameserver, as a deterministic state machine."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ from .view import RouteView
 
 
 class RouteTable(RouteStore):
-    """Routes known to one nameserver, as a deterministic state machine.
+    """The routes of one nameserver, as a deterministic state machine.
 
     State changes only in :meth:`applying` and :meth:`apply_at_once`. Equal commands in equal order give equal
-    tables and digests: no code here reads a clock, a random source or the order of a set. A rejected command
-    gives a reply, not an exception, because every member must reach the same verdict.
+    tables and digests, because no code here reads a clock, a random source or the order of a set. A rejected
+    command gives a reply, not an exception, because every member must reach the same verdict.
 
     Attributes:
         view: The read-only view of this table. :meth:`adopt` replaces it by a new object.
@@ -69,7 +69,7 @@ class RouteTable(RouteStore):
 
     @classmethod
     def restore(cls, data: bytes, *, epoch: int = 0, tombstones_max: int = TOMBSTONES_MAX) -> RouteTable:
-        """Build a table from an encoded snapshot; may run in any thread.
+        """Build a table from an encoded snapshot. This may run in any thread.
 
         Raises:
             ImageError: The snapshot is damaged, or has a format that this program does not know.
@@ -82,9 +82,9 @@ class RouteTable(RouteStore):
         return table
 
     def adopt(self, other: RouteStore) -> None:
-        """Exchange state with another store, see :meth:`RouteStore.adopt`, and make a new view object.
+        """Exchange state with another store, and make a new view object (see :meth:`RouteStore.adopt`).
 
-        A reader that caches answers notices the new view object, and discards its cached answers.
+        A reader that caches answers sees that the view object is new, and discards its cached answers.
         """
         super().adopt(other)
         self.view = RouteView(self)
@@ -92,24 +92,24 @@ class RouteTable(RouteStore):
     # -- apply ---------------------------------------------------------------------------------------------
 
     def apply(self, command: Command) -> Verdict:
-        """Apply a command at once, completely or not at all; never raises."""
+        """Apply a command in one call, completely or not at all. This never raises an exception."""
         return finish(self.applying(command))
 
     def apply_at_once(self, command: Command) -> Verdict | None:
         """Apply an :class:`Update` of few topics in one step, and return the verdict.
 
-        The table must have all these topics. For any other command, do nothing and return None. A single
-        registration takes 35 us; applying it in steps would take 2 us more.
+        The table must have all these topics. For any other command, do nothing and return None. One command
+        takes 35 us in this way. :meth:`applying` would take 2 us more.
         """
         return apply_few(self, command) if isinstance(command, Update) else None
 
     def applying(self, command: Command) -> Steps[Verdict]:
-        """Apply a command in steps, completely or not at all; never raises.
+        """Apply a command in steps, completely or not at all. This never raises an exception.
 
-        The last step makes the whole change; until then the table is unchanged. No other code may change the
+        The last step makes the whole change. Until then the table is unchanged. No other code may change the
         table between two steps. To cancel the change, do not run the remaining steps.
         """
-        if isinstance(command, Update):  # nearly every command
+        if isinstance(command, Update):  # true for nearly every command
             return apply_update(self, command)
         return self._applying(command)
 
@@ -143,14 +143,14 @@ class RouteTable(RouteStore):
         assert_never(command)
 
     def moved(self, command: Command) -> bool:
-        """Return True if an entry from which the command was computed has changed since then."""
+        """Return True if an entry from which the command was computed has changed meanwhile."""
         for base in bases(command):
             if self.moved_at(base.kind, base.key) > base.revision:
                 return True
         return isinstance(command, Update) and topic_dropped(self, command)
 
     def unnamed_pairs(self, command: Command) -> int:
-        """Return how many of a broker's topics a command changes or removes without naming them."""
+        """Return the number of a broker's topics that a command changes or removes without naming them."""
         if isinstance(command, Evict | UnregisterBroker):
             record = self.brokers.records.get(command.broker)
             return 0 if record is None else len(self.topics.of_name(record.broker_name))
@@ -235,13 +235,13 @@ class RouteTable(RouteStore):
         self.limited = self.limited or command.limits is not None
         for name, share in changed.items():
             topics.put(name, {command.topic: share}, self.revision)
-            # Give the name a new revision. A command to wipe permissions that was decided before this change
-            # is then outdated (*moved*).
+            # Give the name a new revision. A command that wipes permissions, and was computed before this
+            # change, then gets the verdict Moved.
             self.brokers.renew_name(name, names[name], self.revision)
         return Applied(revision=self.revision, topics=(command.topic,))
 
     def excess(self, command: Command) -> Rejected | None:
-        """Return the limit that the table would exceed after a command; None if it would exceed no limit."""
+        """Return the refusal of a command that would exceed a limit; None if it exceeds no limit."""
         if isinstance(command, RegisterBroker):
             return finish(excess_of_registration(self, command))
         if isinstance(command, Update):
@@ -262,7 +262,7 @@ class RouteTable(RouteStore):
     def _excess_of_topic(
         self, topic: str, names: list[BrokerName], limits: TableLimits, *, strict: bool
     ) -> Rejected | None:
-        """Return the limit that the table would exceed with one more topic at these broker names, or None."""
+        """Return the refusal of a new topic at these broker names; None if it exceeds no limit."""
         more, moved = room_for(self, [topic]), Held()
         more.pairs = len(names)
         for name in names:
@@ -297,7 +297,8 @@ class RouteTable(RouteStore):
         return Applied(revision=self.revision, topics=topics, kv_changed=True)
 
     def _import_kv(self, command: ImportKv) -> Verdict:
-        if self.kv.spaces:  # also True after all keys were deleted, because a namespace is never removed
+        # A namespace is never removed, so this is also true after all keys were deleted.
+        if self.kv.spaces:
             return Rejected(
                 code=ResponseCode.SYSTEM_ERROR,
                 remark=f"KV configuration of {len(self.kv.spaces)} namespaces exists; an import needs none",
@@ -314,7 +315,7 @@ class RouteTable(RouteStore):
         return Applied(revision=self.revision, reply=reply, topics=tuple(topics), kv_changed=True)
 
     def _set_kv(self, namespace: str, key: str, entry: KvEntry | None) -> tuple[str, ...]:
-        """Store a value; None removes the key. Return the topics whose routes show the value."""
+        """Store a value, or remove the key if ``entry`` is None. Return the topics whose routes show it."""
         self.kv.put(namespace, key, entry, self.revision)
         shows = namespace == ORDER_TOPIC_NAMESPACE and self.topics.renew(key, self.revision)
         return (key,) if shows else ()

@@ -14,11 +14,11 @@ from routekeeper.nameserver.commands import BaseKind
 from .entries import MASK, mark_of, mark_of_topic
 
 TOMBSTONES_MAX: Final = 100_000
-"""Largest number of removals that are remembered one by one.
+"""Largest number of removals that the table remembers, each with its revision.
 
-Above this number, the table forgets the older half of the removals. For all of these it remembers only one
-revision, the floor. The floor can cause a command to be decided a second time. It never lets a command
-overwrite newer state.
+Above this number, the table forgets the older half of the removals. For all forgotten removals together, it
+remembers only the newest revision, the floor. Because of the floor, a member may have to compute a command a
+second time, but no command overwrites newer state.
 """
 
 
@@ -29,11 +29,11 @@ class Tombstones:
     """The revision of each removal, by kind and key. The removals are part of the digest of all state.
 
     Attributes:
-        max: Largest number of removals, see :data:`TOMBSTONES_MAX`.
-        by_kind: Revision of each removal, by kind and then by key. The code that stores topics also writes
-            the removals of topics here, see :meth:`topics_moved`.
+        max: Largest number of removals (see :data:`TOMBSTONES_MAX`).
+        by_kind: Revision of each removal, by kind and then by key. :class:`.topics.Draft` itself deletes
+            removals of topics from this mapping, and reports this to :meth:`topics_moved`.
         floor: Revision up to which removals may have been forgotten. An entry that is neither in the table
-            nor listed here was removed at or before the floor, or never existed.
+            nor in ``by_kind`` was removed at or before the floor, or never existed.
         mark: Number that all removals together add to the digest of all state.
     """
 
@@ -46,8 +46,8 @@ class Tombstones:
         }
         self.floor = floor
         # For each revision: the sum of the hashes (marks) of the entries that it removed, times the revision.
-        # When ``floor`` rises, the sums of forgotten removals are dropped. Without these sums, all other
-        # removals would have to be hashed again, which would take 40 ms in one step.
+        # When the floor rises, the sums of the forgotten removals are dropped. Without these sums, all other
+        # removals would have to be hashed again, and one step would take 40 ms.
         self._marks_at: dict[int, int] = {}
         for kind, removals in self.by_kind.items():
             for key, removed_at in removals.items():
@@ -56,7 +56,7 @@ class Tombstones:
         self.mark = sum(self._marks_at.values()) & MASK
 
     def removed_at(self, kind: BaseKind, key: Hashable) -> int:
-        """Return the revision of an entry's removal; the floor if the removal is not listed."""
+        """Return the revision of an entry's removal, or the floor if the removal is not remembered."""
         return max(self.by_kind[kind].get(key, 0), self.floor)
 
     def note(self, kind: BaseKind, key: Hashable, revision: int, *, present: bool) -> None:
@@ -74,11 +74,12 @@ class Tombstones:
             self._bound()
 
     def topics_moved(self, marks: Mapping[int, int], removed: Mapping[str, int]) -> None:
-        """Remember new removals of topics, and update :attr:`mark` for added and deleted removals.
+        """Remember new removals of topics, and update :attr:`mark`.
 
         Args:
-            marks: For each revision, the sum of the hashes (marks) of the topics removed at this revision.
-                Hashes of removals that the caller deleted from :attr:`by_kind` are subtracted.
+            marks: For each revision, the change of the sum of the hashes (marks) of topics removed at this
+                revision. New removals increase the sum. Removals that the caller deleted from
+                :attr:`by_kind` decrease the sum.
             removed: The topics that are removed now, each with the present revision.
         """
         for revision, mark in marks.items():
@@ -99,13 +100,13 @@ class Tombstones:
 
         Args:
             removed: Removals of topics to put into :attr:`by_kind`, all of one revision. Older removals are
-                forgotten first, because adding many keys to a large mapping takes long.
+                forgotten first, because it takes long to add many keys to a large mapping.
         """
         kinds = self.by_kind
         if sum(map(len, kinds.values())) + len(removed) <= self.max:
             kinds["topic"].update(removed)
             return
-        # Sort by revision, not by order of insertion: a restored table has another order of insertion.
+        # Sort by revision, because a restored table has another order of insertion than other tables.
         revisions = sorted(chain(*(removals.values() for removals in kinds.values()), removed.values()))
         floor = self.floor = revisions[len(revisions) // 2]
         for kind, removals in kinds.items():

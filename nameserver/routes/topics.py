@@ -41,37 +41,37 @@ Numbers: TypeAlias = tuple[int, ...]
 """Numbers of a topic at a broker, in this order: read queues, write queues, permission and flag."""
 
 SHARES_SPARE: Final = 1000
-"""Number of queue data values that are kept for a broker name, in addition to two for each of its topics.
+"""A broker name keeps at most this number of queue data values, plus two values for each of its topics.
 
-Some of the kept values belong to no topic now. They are kept because topics may get them again.
+Some of these values belong to no topic at present. They are kept because topics may get them again.
 """
 
 COPIED_FROM: Final = 20_000
 """A change of at least this number of topics is made in copies of the table's mappings.
 
-The copies are changed in steps, and then replace the mappings. To put 100,000 topics into a mapping takes 6
-to 14 ms in one step. To copy the mapping takes 0.3 ms.
+The copies are changed in steps, and then replace the mappings, so that no step takes long. It takes 0.3 ms to
+copy a mapping, but 6 to 14 ms to put 100,000 topics into a mapping in one step.
 """
 
 COPIED_MAX: Final = 4
-"""The mappings are copied only if the table has at most this many topics for each topic of the change."""
+"""Mappings are copied only if the table has at most this many times as many topics as the change."""
 
 SETS_SPARE: Final = 1000
-"""Number of queue sets without a topic that are kept, in addition to a quarter of the number of topics.
+"""The table keeps at most this number of unused queue sets, plus one quarter of the number of topics.
 
-The search for unused sets reads all topics, so it must be rare.
+The search for unused sets reads all topics. Because of this margin, the search is rare.
 """
 
 
 @dataclass(slots=True)
 class Pool:
-    """The topics of one broker name, with data derived from them.
+    """The topics of one broker name, with data that is derived from the topics.
 
     Attributes:
         topics: The name's queue data, by topic.
         shares: Queue data by read queues, write queues, permission and flag. Topics with equal values share
-            one object. Most topics of a broker have equal values.
-        host: Host whose limits bound the queue data and the new topics of this name.
+            one object. This saves memory, because most topics of a broker have equal values.
+        host: Host whose limits count the queue data and the new topics of this name.
         size: Bytes of the name's mapping infos for static topics.
     """
 
@@ -81,7 +81,7 @@ class Pool:
     size: int = 0
 
     def bound(self) -> None:
-        """If there are too many queue data values, forget the values that no topic has."""
+        """Forget the queue data values that no topic has, if there are too many values."""
         if len(self.shares) > SHARES_SPARE + 2 * len(self.topics):
             in_use = frozenset(self.topics.values())
             self.shares = {key: share for key, share in self.shares.items() if share in in_use}
@@ -106,20 +106,20 @@ class TopicStore:
     """Queue data of topics by broker name. The caller passes each change's revision.
 
     Each change also updates this store's part of the digests. Each topic adds a product to a digest: the
-    topic's hash (mark) times the hash of its queue set, or times its revision. So a change of a topic costs
-    one multiplication and no hashing. This is important because one registration may change 100,000 topics.
+    topic's hash (mark) times the hash of its queue set, or times its revision. So a change of a topic needs
+    one multiplication and no hashing. This matters because one registration may change 100,000 topics.
 
     Attributes:
         entries: Entries by topic. Each entry has queue data. A broker name with a mapping of a topic also has
             queue data of the topic.
-        marks: Hashes of all topics in ``entries``, see :func:`mark_of_topic`.
-        names: Each topic in ``entries``, as key and as value. All other mappings use these same objects as
-            keys, so a hundred brokers with the same topics keep each name in memory once. Names are not
-            interned: Python 3.12 never frees interned texts, and strangers can choose the names.
+        marks: Hashes of all topics in ``entries`` (see :func:`.entries.mark_of_topic`).
+        names: Each topic in ``entries``, as key and as value. All other mappings use the same text objects as
+            keys, so a hundred brokers with the same topics keep each name in memory only once. Names are not
+            interned, because Python 3.12 never frees interned texts, and any client can choose the names.
         pools: Topics and derived data by broker name.
         shown: This store's part of the digest of the state that clients see.
-        rest: This store's part of the digest of the replicated state that clients do not see. Removed entries
-            are not in this part.
+        rest: This store's part of the digest of the replicated state that clients do not see. This part does
+            not include removed entries.
     """
 
     __slots__ = ("_ledger", "_sets", "_tombstones", "entries", "marks", "names", "pools", "rest", "shown")
@@ -163,10 +163,10 @@ class TopicStore:
     # -- reading
 
     def share(self, name: str, *numbers: int) -> Share:
-        """Return the broker name's shared queue data object with these numbers; make it if there is none.
+        """Return the broker name's shared queue data object with these numbers, and make it if needed.
 
         Args:
-            numbers: Read queues, write queues, permission, flag.
+            numbers: Number of read queues, number of write queues, permission, and flag.
         """
         shares = self.pools[name].shares
         share = shares.get(numbers)
@@ -182,7 +182,7 @@ class TopicStore:
         Args:
             said: Topics, each with the broker's queue data.
             difference: Receives the topics that differ.
-            mask: Permission bits that are stored.
+            mask: Permission bits that the table stores for this broker.
         """
         listed, found = self.of_name(name).get, difference.topics.append
         for topic, of in said:
@@ -208,13 +208,12 @@ class TopicStore:
     ) -> None:
         """Find the topics for which queue data differ, and collect :class:`Share` objects for these topics.
 
-        See :meth:`find_differing`. New Share objects are not put into the store here, because the command
+        See :meth:`find_differing`. This method puts no new Share objects into the store, because the command
         may still be rejected.
 
         Args:
-            found: Receives the Share objects by topic; already contains the objects that earlier steps found.
-            made: Receives the new Share objects by content; already contains the new objects of earlier
-                steps.
+            found: Receives the Share objects by topic. It already contains the objects of earlier steps.
+            made: Receives the new Share objects by content. It already contains the objects of earlier steps.
         """
         pool = self.pools.get(name) or _NO_POOL
         listed, share_of, name_of = pool.topics.get, pool.shares.get, self.names.get
@@ -245,7 +244,7 @@ class TopicStore:
     # -- writing
 
     def charge(self, name: str, host: str) -> None:
-        """Count a broker name's queue data, and topics that the name gets later, against a host's limits."""
+        """Count a broker name's queue data, and its future topics, against the limits of ``host``."""
         if host or name in self.pools:
             pool = self.pools[name]
             self._ledger.add(pool.host, pairs=-len(pool.topics), size=-pool.size)
@@ -255,14 +254,16 @@ class TopicStore:
     def put(
         self, name: BrokerName, shares: Mapping[str, Share], revision: int, *, without: Collection[str] = ()
     ) -> None:
-        """Change a broker name's topics in one step, see :class:`Draft`."""
+        """Change a broker name's topics in one step (see :class:`Draft`)."""
         draft = Draft(self, name, revision)
         for _ in draft.put(shares, without=without):
             pass
         draft.commit()
 
     def put_known(self, name: BrokerName, topics: Sequence[TopicQueues], revision: int) -> None:
-        """Store queue data of a few topics, all of which exist already. Most changes are of this kind.
+        """Store queue data of a few topics that all exist already.
+
+        Most changes are of this kind, so this method is faster than a :class:`Draft`.
 
         Args:
             topics: Each topic once, with queue data that differ from the present data of the broker name.
@@ -277,8 +278,8 @@ class TopicStore:
         for of in topics:
             topic, numbers = of.topic, (of.read_queue_nums, of.write_queue_nums, of.perm, of.topic_sys_flag)
             before = entries[topic]
-            # If a topic has the same entry and the same new data as the previous topic, both get one new
-            # entry.
+            # If a topic has the same entry and the same new data as the previous topic, the two topics share
+            # one new entry.
             if before is not last or numbers != last_numbers:
                 if last is not None:
                     shown += total * change
@@ -302,7 +303,7 @@ class TopicStore:
             self._bound_sets()
 
     def put_mapping(self, name: BrokerName, mapping: QueueMapping, revision: int) -> None:
-        """Store the mapping of a static topic; the broker name must have queue data of the topic."""
+        """Store the mapping of a static topic. The broker name must have queue data of the topic."""
         before = self.entries[mapping.topic]
         old = before.mappings.get(name)
         change = mapping_mark(name, mapping) - (0 if old is None else mapping_mark(name, old))
@@ -315,7 +316,7 @@ class TopicStore:
         self._put_entry(mapping.topic, before, replace(before, mappings=mappings, revision=revision))
 
     def renew(self, topic: str, revision: int) -> bool:
-        """Record a change that affects only this topic's route; return True if the topic exists."""
+        """Record a change that affects only this topic's route. Return True if the topic exists."""
         entry = self.entries.get(topic)
         if entry is None:
             return False
@@ -331,22 +332,21 @@ class TopicStore:
         self.pools.pop(name, None)
 
     def _bound_sets(self) -> None:
-        """If there are too many queue sets, forget the sets that no topic has."""
+        """Forget the queue sets that no topic has, if there are too many sets."""
         in_use_max = len(self.entries)
         if len(self._sets) > SETS_SPARE + in_use_max + in_use_max // 4:
             self._sets = {entry.queue_set.mark: entry.queue_set for entry in self.entries.values()}
 
 
 class Draft:
-    """A change of one broker name's topics. It is prepared in many steps, and made in one step.
+    """A change of one broker name's topics, prepared in many steps and made in one step.
 
     Readers see nothing of the change before :meth:`commit`, and the whole change afterwards. The preparation
-    does the expensive work for each topic. The commit then needs only a few calls of C functions for all
-    topics together. Between the first step and the commit, nothing may change the store, except the commit of
-    ``over``.
+    does the slow work for each topic. The commit then needs only a few calls of C functions for all topics
+    together. Between the first step and the commit, only the commit of ``over`` may change the store.
 
     Args:
-        host: Host whose limits bound the new topics of this change; None for the broker name's host.
+        host: Host whose limits count the new topics of this change; None for the broker name's host.
         over: Another change by the same command, whose commit comes before the commit of this change.
     """
 
@@ -396,21 +396,22 @@ class Draft:
         self._new: dict[str, int] = {}
         self._removed: dict[str, int] = {}
         self._removed_at: dict[str, int] = {}  # the topics of _removed, each with the value _revision
-        # Topics that this change adds, and whose earlier removal the store remembers. Outer key: the revision
-        # of that removal. Inner key: the topic. Value: the topic's hash (mark).
+        # The topics that this change adds and whose earlier removal the store remembers. The outer key is the
+        # revision of the removal, the inner key is the topic, and the value is the topic's hash (mark).
         self._back: dict[int, dict[str, int]] = {}
-        # The store's present mapping of removed topics. If the store forgets removals before the commit, it
-        # gets another mapping object. The commit detects this.
+        # The store's present mapping of removed topics. If the store forgets removals, it gets another
+        # mapping object, so the commit can detect this.
         self._gone = store._tombstones.by_kind["topic"]
         self._sets: dict[int, QueueSet] = {} if over is None else over._sets
-        # Key: old queue set and new share. Value: new queue set, and the difference of the two sets' marks.
+        # The key is an old queue set and a new share. The value is the new queue set, and the difference of
+        # the two sets' marks.
         self._steps: dict[tuple[QueueSet, Share | None], tuple[QueueSet, int]] = {}
         self._shown = self._rest = self._removed_marks = self._info_size = self._new_size = 0
         # For each host: the number of its topics that this change removes from the table, and the size of
         # these topics' names in bytes.
         self._lost: dict[str, list[int]] = {}
-        # Changed copies of the store's mappings. The commit replaces the mappings by these copies. None for a
-        # small change: the commit then changes the mappings themselves.
+        # Changed copies of the store's mappings. The commit replaces the mappings by these copies. For a
+        # small change this is None, and the commit changes the mappings themselves.
         self._made: tuple[dict[str, Share], dict[str, TopicEntry], dict[str, int], dict[str, str]] | None = (
             None
         )
@@ -423,7 +424,7 @@ class Draft:
                 removed from the table.
 
         Returns:
-            The remaining steps; empty if there are few topics.
+            The remaining steps. If there are few topics, no step remains.
         """
         self._shares, self._without = shares, without
         topics: list[str] = [*shares, *without]
@@ -469,7 +470,7 @@ class Draft:
         return over._new[topic] if topic in over._new else over._mark(topic)
 
     def _put_step(self, topics: list[str], shares: list[Share | None]) -> None:
-        """Prepare some topics; handle equal changes together, because most topics are alike."""
+        """Prepare some topics. Handle equal changes together, because most topics change in the same way."""
         befores = list(map(self._store.entries.get if self._over is None else self._before, topics))
         if befores.count(befores[0]) == shares.count(shares[0]) == len(topics):
             self._put_run(befores[0], shares[0], topics)
@@ -504,7 +505,8 @@ class Draft:
         queue_set, change = step
         self._shown += total * change
         self._rest += total * (revision - before.revision)
-        if share is None and name in mappings:  # ``topics`` has one item, because topics never share mappings
+        # If the entry has mappings, ``topics`` has only one topic: topics with mappings never share an entry.
+        if share is None and name in mappings:
             self._shown -= mapping_mark(name, mappings[name])
             self._info_size += size_of((mappings[name].info,))
             mappings = {n: kept for n, kept in mappings.items() if n != name}
@@ -532,13 +534,15 @@ class Draft:
             _forget(pool.topics, self._without)
         pairs += len(pool.topics)
         for _, share in self._steps:
-            if share is not None:  # needed if the commit of ``over`` has made a new pool
+            # Put the share into the pool again, because the commit of ``over`` may have replaced the pool.
+            if share is not None:
                 pool.shares[astuple(share.data)[1:]] = share
         pool.bound()
         pool.size -= self._info_size
         marks, gone = Counter[int](), tombstones.by_kind["topic"]
         over = self._over
-        while over is not None:  # the same command may have removed a topic that this change adds again
+        # An earlier change by the same command may have removed a topic that this change adds.
+        while over is not None:
             again = self._back.setdefault(over._revision, {})
             for topic in over._removed.keys() & self._new.keys():
                 again[topic] = self._new[topic]
@@ -571,7 +575,7 @@ class Draft:
 
 
 _NO_ENTRY: Final = TopicEntry(NO_QUEUES, NO_MAPPINGS, 0)
-"""The entry of a topic that does not exist: no queue data, no mappings, revision 0."""
+"""The entry of a topic that does not exist, with no queue data, no mappings, and revision 0."""
 
 _BEFORE_AND_SHARE: Final = itemgetter(0, 1)
 TOPIC: Final[Callable[[TopicQueues], str]] = attrgetter("topic")
@@ -585,11 +589,13 @@ def step_of(
     was: Share | None,
     share: Share | None,
 ) -> tuple[QueueSet, int]:
-    """Add, replace or remove a name's queue data in a queue set; return the new set and the hash's change.
+    """Add, replace or remove a broker name's queue data in a queue set.
+
+    Return the new set, and the difference between its hash and the old set's hash.
 
     Args:
-        known: Sets by hash (mark).
-        made: New sets by hash. The resulting set is added here if it is neither here nor in ``known``.
+        known: Existing sets by hash (mark).
+        made: New sets by hash. The resulting set is added to ``made`` if neither mapping has it yet.
         was: The name's queue data in the old set; None if the old set does not contain the name.
         share: The name's new queue data; None to remove the name.
     """
@@ -610,7 +616,7 @@ def step_of(
 
 
 def _copy_with(mapping: Mapping[str, _T], changes: Mapping[str, _T]) -> Steps[dict[str, _T]]:
-    """Return a changed copy of a mapping, in steps. No other code may change the mapping until the end."""
+    """Return a changed copy of a mapping, in steps. No code may change the mapping before the last step."""
     yield
     copy = dict(mapping)
     for chunk in in_chunks(changes.items()):
@@ -630,7 +636,7 @@ def _copy_with_names(names: Mapping[str, str], new: Collection[str]) -> Steps[di
 
 
 def _forget(mapping: dict[Any, Any], keys: Collection[Any]) -> None:
-    """Delete keys of a mapping by one call of a C function."""
+    """Delete keys of a mapping by one call of a C function, which is faster than a loop."""
     if len(keys) == len(mapping):
         mapping.clear()
     else:

@@ -1,4 +1,4 @@
-"""The difference between a registration and the table: computing it, and applying it.
+"""Functions that compute the difference between a registration and the table, and apply this difference.
 
 The command :class:`Update` contains such a difference.
 """
@@ -51,7 +51,7 @@ def shortened(
     if made_of is None:
         return None
     record, name, mask = made_of
-    topic_count = len(store.topics.of_name(said.broker_name))  # before the steps: later, topics may change
+    topic_count = len(store.topics.of_name(said.broker_name))  # topics may change during the steps below
     difference = Difference()
     if mask is not None:
         table = (yield from with_set_perms(store, said)).table if name.perms_set else said.table
@@ -66,7 +66,7 @@ def shorten_few(
     delete_absent: bool,
     limits: Callable[[], TableLimits | None],
 ) -> Update | None:
-    """Return the difference for a registration of few topics, in one step; see :func:`shortened`."""
+    """Return the difference for a registration of few topics, in one step (see :func:`shortened`)."""
     made_of = _to_compare(store, said, delete_absent=delete_absent)
     if made_of is None:
         return None
@@ -81,10 +81,10 @@ def shorten_few(
 def _to_compare(
     store: RouteStore, said: Registration, *, delete_absent: bool
 ) -> tuple[Record, NameEntry, int | None] | None:
-    """Return a registration's record and name entry in the table, and the permission bits to store.
+    """Return the table's record and name entry for a registration, and its mask of permissions.
 
-    Return None if the registration changes nothing, or changes more than topics. The permission bits are None
-    if topics need not be compared.
+    Return None if the registration changes nothing, or changes more than topics. The mask is the result of
+    :func:`perm_mask`. It is None if topics need not be compared.
     """
     broker, name_key = said.broker, said.broker_name
     record, name = store.brokers.records.get(broker), store.brokers.names.get(name_key)
@@ -105,7 +105,7 @@ def _to_compare(
 
 
 def _has_news(record: Record, said: Registration, *, incremental: bool) -> bool:
-    """Return True if a registration changes the broker's record. Topics are not compared here."""
+    """Return True if a registration changes the broker's record. This function does not compare topics."""
     return said.data_version != record.data_version or record.complete == incremental
 
 
@@ -137,7 +137,7 @@ def _update(
 
 
 def apply_few(store: RouteStore, command: Update) -> Verdict | None:
-    """Apply a difference of the most common kind: few topics, all of which the table has already.
+    """Apply a difference of few topics that the table has already. Most differences are of this kind.
 
     For any other difference, do nothing and return None.
     """
@@ -203,13 +203,13 @@ def _find(
     kept: TopicStore,
     name: BrokerName,
 ) -> None:
-    """Add the names of all topics to ``names``, and the topics whose queue data differ to ``taken``."""
+    """Add the names of all topics to ``names``, and topics whose queue data change to ``taken``."""
     names += map(TOPIC, topics)
     kept.find_shares(topics, taken, made, name)
 
 
 def _made_of(store: RouteStore, command: Update) -> tuple[Record, NameEntry] | None:
-    """Return the record and the name entry from which a difference was computed; None if one has changed."""
+    """Return the record and the name entry from which a difference was computed; None if they changed."""
     name_key, brokers = command.broker_name, store.brokers
     record = brokers.records.get((command.cluster_name, command.broker_addr))  # type: ignore[call-overload]
     name = brokers.names.get(name_key)
@@ -243,7 +243,7 @@ def _note(
 
 
 def excess_of_update(store: RouteStore, command: Update) -> Steps[Rejected | None]:
-    """Return the limit of the table that a difference would exceed; None if it exceeds no limit."""
+    """Return the refusal of a difference that would exceed a limit; None if it exceeds no limit."""
     added = new_topics(store, command.broker_name, list(map(TOPIC, command.topics)))
     if len(added) > STEP:
         yield
@@ -254,8 +254,8 @@ def excess_of_update(store: RouteStore, command: Update) -> Steps[Rejected | Non
 def topic_dropped(store: RouteStore, command: Update) -> bool:
     """Return True if a topic was deleted after a difference was computed. No revision shows such a deletion.
 
-    The result is False if this table is older than the one from which the difference was computed: the broker
-    name then has an older revision here.
+    The result is False if this table is older than the table from which the difference was computed. The
+    broker name then has an older revision in this table.
     """
     name = store.brokers.names.get(command.broker_name)
     return (

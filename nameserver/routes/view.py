@@ -1,4 +1,4 @@
-"""Read-only view of a route table: routes, brokers and KV configuration."""
+"""A read-only view of a route table, with its routes, brokers and KV configuration."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ACTING_MASTER_EXEMPT: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
 class RouteView:
-    """Read-only view of the live table, valid until the caller's next await. All values are immutable."""
+    """A read-only view of the live table, valid until the caller's next await. All values are immutable."""
 
     __slots__ = ("_store",)
 
@@ -37,20 +37,20 @@ class RouteView:
 
     @property
     def revision(self) -> int:
-        """Number of changes applied."""
+        """Number of applied changes."""
         return self._store.revision
 
     @property
     def epoch(self) -> int:
-        """Number that grows when a snapshot is restored; revisions of two epochs must not be compared."""
+        """Number that grows when a snapshot is restored. Revisions of two epochs must not be compared."""
         return self._store.epoch
 
     def digest(self) -> str:
-        """Return the digest of the state that clients can read: 32 hex digits."""
+        """Return the digest of the state that clients can read, as 32 hex digits."""
         return self._store.digest()
 
     def state_digest(self) -> str:
-        """Return the digest of all replicated state: 32 hex digits."""
+        """Return the digest of all replicated state, as 32 hex digits."""
         return self._store.state_digest()
 
     # -- topics and routes
@@ -58,7 +58,8 @@ class RouteView:
     def topic_revision(self, topic: str) -> int:
         """Return the revision of the last change of a topic's route (request 105), or of the topic's removal.
 
-        Return 0 if the table has no information about the topic and has forgotten no removal.
+        For an unknown topic, the removal may be forgotten. The result is then the revision of the newest
+        forgotten removal, or 0 if the table has forgotten no removal.
         """
         return self._store.moved_at("topic", topic)
 
@@ -71,7 +72,7 @@ class RouteView:
             acting_master: Setting ``supportActingMaster``. If a broker name has enableActingMaster, but
                 neither a master nor write permission for the topic, the route shows the name's smallest
                 broker id as id 0.
-            order_conf: Setting ``orderMessageEnable``: True adds the topic's KV value in
+            order_conf: Setting ``orderMessageEnable``. True adds the topic's KV value in
                 ``ORDER_TOPIC_CONFIG``.
 
         Source: RouteInfoManager.pickupTopicRouteData. As in 4.9, filter servers are listed only for addresses
@@ -115,7 +116,7 @@ class RouteView:
         )
 
     def shape(self, topic: str, *, order_conf: bool = False) -> Hashable | None:
-        """Return the route's shape, that is, the values that determine the route; None if there is no route.
+        """Return the values that determine a topic's route (its shape); None if there is no route.
 
         If two shapes are equal, the two routes are equal, even at different times. Shapes refer to values of
         this table, so they must not be compared with shapes of another table.
@@ -153,7 +154,7 @@ class RouteView:
 
     @property
     def held(self) -> Held:
-        """The sizes of the table's content; valid until the caller's next await."""
+        """The sizes of the table's content, valid until the caller's next await."""
         return self._store.ledger.whole
 
     def topics_of_name(self, name: str) -> Collection[str]:
@@ -161,7 +162,7 @@ class RouteView:
         return self._store.topics.of_name(name).keys()
 
     def all_topics(self) -> Steps[list[str]]:
-        """Return all topics, sorted, in steps; the list shows the table before the first step."""
+        """Return all topics, sorted, in steps. The list shows the table before the first step."""
         return sorting(list(self._store.topics.entries))
 
     def topics_of_cluster(self, cluster: str) -> Steps[list[str]]:
@@ -203,8 +204,8 @@ class RouteView:
     def making(self, key: Hashable, make: Callable[[], Steps[bytes]]) -> Steps[bytes]:
         """Return an encoded list of this table's content, in steps.
 
-        The list contains all changes that were applied before the call, and may contain later changes. So
-        readers that wait at the same time can share one list.
+        The list contains all changes that were applied before the call, and may contain later changes.
+        Therefore readers that wait at the same time can share one list.
 
         Args:
             key: Name of the list.
@@ -215,8 +216,8 @@ class RouteView:
     def _making(
         self, key: Hashable, make: Callable[[], Steps[bytes]], known: Listings, wanted: int
     ) -> Steps[bytes]:
-        # A snapshot may have replaced the table since the call of :meth:`making`. Then every list of the new
-        # table is new enough.
+        # A snapshot may have replaced the table after the call of making(). Then every list of the new table
+        # is new enough.
         listings, revision = self._store.listings, self._store.revision
         found = listings.find(key, revision=wanted if listings is known else 0)
         if found is None:
@@ -235,11 +236,11 @@ class RouteView:
         return sorted(self._store.brokers.names.items(), key=lambda pair: pair[0])
 
     def record(self, broker: BrokerKey) -> Record | None:
-        """Return a broker's record; None if the broker has none."""
+        """Return a broker's record; None if the broker is not registered."""
         return self._store.brokers.records.get(broker)
 
     def records(self) -> Collection[Record]:
-        """Return all records, unsorted; valid until the caller's next await."""
+        """Return all records, unsorted. The result is valid until the caller's next await."""
         return self._store.brokers.records.values()
 
     def broker_data(self, name: str) -> BrokerData | None:
@@ -248,7 +249,7 @@ class RouteView:
         return None if entry is None else self._broker_data(BrokerName(name), entry)
 
     def cluster_info(self) -> ClusterInfo:
-        """Return all brokers and clusters, sorted: the answer to request 106."""
+        """Return all brokers and clusters, sorted, as the answer to request 106 (cluster list)."""
         brokers: dict[str, BrokerData] = {n: self._broker_data(n, entry) for n, entry in self.names()}
         clusters: dict[str, list[str]] = {}
         for name, entry in self.names():
@@ -292,7 +293,7 @@ class RouteView:
         return self._store.kv.value(namespace, key)
 
     def kv_table(self) -> dict[str, dict[str, str | None]]:
-        """Return the whole KV configuration, sorted: the content of the KV file."""
+        """Return the whole KV configuration, sorted, as the content of the KV file."""
         return {namespace: dict(self.kv(namespace) or {}) for namespace in sorted(self._store.kv.spaces)}
 
     # -- values from which commands are computed
@@ -310,13 +311,14 @@ class RouteView:
         return would_change(self._store, command)
 
     def with_set_perms(self, said: Registration) -> Steps[Registration]:
-        """Return a registration with the table's permissions, if its broker may not change them now."""
+        """Return a registration with the table's permissions, if its broker may not change permissions."""
         return with_set_perms(self._store, said)
 
     def is_repeated_by(self, said: Registration) -> bool:
-        """Return True if a full registration equals a complete record, so that it changes nothing.
+        """Return True if a full registration repeats the broker's last full registration.
 
-        Nearly every registration changes nothing. So call this before a command is made.
+        Such a registration changes nothing, as nearly every registration. Call this before you make a
+        command, because the command would be wasted work.
         """
         store = self._store
         record, name = store.brokers.records.get(said.broker), store.brokers.names.get(said.broker_name)
@@ -353,7 +355,7 @@ def _chosen(
     """Return the sorted topics whose queue data ``accept`` accepts, in steps.
 
     Most topics share a few queue sets, so ``accept`` is called once for each queue set. In the worst case,
-    each topic has its own queue set. So a step handles at most about :data:`STEP` topics and queue data.
+    each topic has its own queue set. Therefore a step is bounded to about :data:`STEP` topics and queue data.
     """
     chosen: list[str] = []
     known: dict[QueueSet, bool] = {}

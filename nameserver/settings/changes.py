@@ -67,7 +67,7 @@ def check_changes(
 
 
 class LiveSettings:
-    """The settings in force. Request 318 changes them, and so does a settings file that is read again.
+    """The settings in force. They change by request 318, or when the settings file is read again.
 
     Attributes:
         current: The settings in force now. Read this attribute anew for each request.

@@ -24,7 +24,7 @@ from .declared import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLine:
-    """Values of the flags.
+    """The parsed command line.
 
     Attributes:
         flags: Settings by key.

@@ -466,7 +466,7 @@ RANGES: Final = {
 CHOICES: Final = {
     "mode": ("independent", "raft"),
     "raftDurability": ("memory", "journal", "fsync"),
-    "routeFreshness": ("stale", "default", "linearizable"),  # the last one needs raft mode, see validate()
+    "routeFreshness": ("stale", "default", "linearizable"),  # linearizable needs raft mode, see validate()
     "acl": ACL_MODES,
     "logLevel": LEVELS,
     "logFormat": STYLES,

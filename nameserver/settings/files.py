@@ -34,7 +34,7 @@ _Content = TypeVar("_Content")
 class FileError(Exception):
     """Error: a file cannot be used.
 
-    The operator must decide what to do: if the nameserver started without the file, the content of the file
+    The operator must decide what to do. If the nameserver started without the file, the content of the file
     would be missing and might be overwritten.
     """
 

@@ -1,7 +1,7 @@
 """Merging of the settings from all sources.
 
-If several sources give a value, the source with the highest rank wins. The operator gets warnings about
-problems.
+If several sources give a value, the source with the highest rank wins. The result also has warnings for the
+operator.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from routekeeper.remoting.command import RemotingCommand
 
 
 class AccessControl:
-    """Checks whether the accounts and networks of this nameserver allow a request.
+    """The accounts and networks of this nameserver, and the check of requests by them.
 
     Attributes:
         file: Path of the access file; None if accounts are not checked.

@@ -35,7 +35,7 @@ _ABOUT: Final = ("topic", "brokerName", "clusterName", "namespace", "key")
 
 
 class AuditLog(audit_log.AuditLog):
-    """The audit of a nameserver; RocketMQ's protocol and HTTP share this object.
+    """The audit log of a nameserver; RocketMQ's protocol and HTTP share this object.
 
     Attributes:
         timeline: The nameserver's history, which also gets each change; None until the server knows its mode.

@@ -28,7 +28,7 @@ _SECRET: Final = re.compile(r"secret|passw|pwd|token|credential|private|(access|
 
 
 class KvPrint:
-    """Prints the KV configuration to the log every ten minutes.
+    """Timer that prints the KV configuration to the log every ten minutes.
 
     Args:
         view: Function that returns the view of this process's table, even without contact with a leader.

@@ -35,8 +35,8 @@ class Notices:
     """Sender of notices: if the smallest broker id of a broker name changes, its brokers get the new id.
 
     Any client of this port can register any address. So the nameserver connects to an address only if a
-    connection from the same host registered it and is still open. A stranger can therefore cause connections
-    only to the stranger's own host.
+    connection from the same host registered it and is still open. A client can therefore cause connections
+    only to its own host.
 
     Args:
         group: Task group for the tasks that open connections and send notices.

@@ -8,7 +8,7 @@ except for the opaque (the number that matches an answer to its request). So the
 - **requests**: the pieces of an answer, found by the bytes of its request without the opaque.
 
 If the cache cannot answer a request, the server's parser for all requests decodes it, and the handler of its
-request code answers it. Below, this parser is called the ordinary parser.
+request code answers it. The texts in this file call it the ordinary parser.
 
 Before a request is stored, the ordinary parser reads it twice: as received, and with another opaque at the
 same position. The request is stored only if both headers are equal except for the opaque. So a look-up in the
@@ -19,8 +19,9 @@ number of digits. So a connection remembers the position of the opaque in the la
 not search for it. Topics on the same brokers with the same numbers of queues share one answer, which saves
 memory and CPU cache.
 
-Both tables are bounded: when they are full, both are emptied and filled anew. No code here awaits or depends
-on the mode: the caller passes the view.
+Both tables are bounded: when they are full, both are emptied and filled anew. No code in this module awaits.
+The code is the same in independent mode and in raft mode: the caller passes the view (the route table as
+readers see it).
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ BATCH_MAX: Final = 64
 HEADER_MAX: Final = 1024
 #: Number of bytes of answers after which a batch ends.
 BATCH_BYTES: Final = 256 * 1024
-#: In a batch, a request that is not in the cache counts as this many cached requests. It costs as much CPU.
+#: In a batch, a request that is not in the cache counts as this many cached requests, because it costs as
+#: much CPU.
 _LEARNING: Final = 16
 #: Largest answer in bytes that is cached. The answer for a topic on 5,000 broker names has 1 MB.
 TAIL_MAX: Final = 1024 * 1024
@@ -68,8 +70,8 @@ _ALONE_MAX: Final = 512
 #: Largest number of known (stored) requests. Storing a request costs some 30 us of CPU. If clients send at
 #: most this many different requests, each is stored only once.
 REQUESTS_MAX: Final = 100_000
-#: Largest number of known requests for topics that no broker has. Strangers can invent any number of topic
-#: names, so this number is bounded; above it, the oldest such request is forgotten.
+#: Largest number of known requests for topics that no broker has. Clients can invent any number of topic
+#: names, so this number is bounded. Above this number, the oldest such request is forgotten.
 MISSES_MAX: Final = 4096
 #: The cache measures the time of one answer after this number of answers. The measured time counts for all
 #: answers since the last measured answer.
@@ -90,7 +92,7 @@ _LENGTHS: Final = struct.Struct(">II")
 _LENGTH: Final = struct.Struct(">I")
 # Position of the opaque in a binary header: after code, language and version.
 _BINARY_HEADER_OPAQUE: Final = 5
-# Position of the opaque in a frame with a binary header, which begins with two length words.
+# Position of the opaque in a frame with a binary header. The header comes after two length words.
 _BINARY_OPAQUE: Final = 8 + _BINARY_HEADER_OPAQUE
 _BINARY_REST: Final = _BINARY_OPAQUE + 4
 # Bytes of memory that a shared answer takes in addition to its content: its heads and its key.
@@ -135,7 +137,7 @@ class _Known:
         size: Size of the whole request in bytes.
         cost: Bytes of memory that are counted for the request.
         rest_at: Position of the first byte after the opaque. In a binary header, the position counts from the
-            start of the request; in JSON, the position is negative and counts from the end of the request.
+            start of the request. In JSON, the position is negative and counts from the end of the request.
         shared: End of the answer; None if no broker has the topic.
         topic_revision: Revision of the topic in this answer.
         revision: Revision of the table at which the answer was last checked.
@@ -152,7 +154,7 @@ class _Known:
     tail: bytes = b""
 
     def holds(self, view: RouteView) -> bool:
-        """Return True if the answer is still right. At most one call is needed for each table revision."""
+        """Return True if the stored answer is still right. One call for each table revision is enough."""
         if view.topic_revision(self.asked.topic) != self.topic_revision:
             return False
         self.revision = view.revision
@@ -185,7 +187,7 @@ class _Missing(_Known):
 class RouteReader:
     """Reader of one connection's route queries, which it answers from a cache.
 
-    It remembers where the client's last request had its opaque.
+    The reader remembers where the client's last request had its opaque.
     """
 
     __slots__ = ("_cache", "_opaque_at", "_rest_at")
@@ -237,7 +239,7 @@ class RouteReader:
                 # requests with this opaque.
                 and (is_binary or (opaque.isdigit() and opaque >= b"1"))
                 and (cache.longest <= BATCH_BYTES or len(known.tail) <= BATCH_BYTES)
-                # This check must be the last one, because holds() may count the query as answered.
+                # This check must come last, because holds() may count the query as answered.
                 and (known.revision == revision or known.holds(view))
             ):
                 cache.hits += 1
@@ -346,11 +348,11 @@ class RouteReader:
         return position, work >= BATCH_MAX or size >= BATCH_BYTES
 
     def waits_now(self) -> int:
-        """Return the number of the read barrier for a route query that arrives now; 0 if it needs none."""
+        """Return the number of the read barrier for a route query that arrives now; 0 for no barrier."""
         return self._cache.gate()
 
     def waits(self, data: bytes, position: int) -> int:
-        """Return the number of the read barrier for the route query at ``position``; 0 if it needs none.
+        """Return the number of the read barrier for the route query at ``position``; 0 for no barrier.
 
         Call this only for frames at which :meth:`leading` stopped.
         """
@@ -526,7 +528,10 @@ class RouteCache:
         return True
 
     def _share(self, asked: _Asked, view: RouteView) -> _Shared | None:
-        """Return the end of an answer; None if there is no route, or if the end is too large to be cached."""
+        """Return the part of an answer after the opaque.
+
+        Return None if there is no route, or if this part is too large to be cached.
+        """
         settings = self.settings()
         shape = view.shape(asked.topic, order_conf=settings.order_message_enable)
         made_of = asked.codec, asked.dialect, shape
@@ -549,7 +554,7 @@ class RouteCache:
         return shared
 
     def _release(self, known: _Known) -> None:
-        """Release the end of a request's answer; forget the end when no other request uses it."""
+        """Forget the shared part of a request's answer, unless other requests still use this part."""
         shared = known.shared
         if shared is not None and self._shared.get(shared.made_of) is shared:
             shared.users -= 1
@@ -576,8 +581,8 @@ def _read(
 ) -> _Asked | None:
     """Decode a request's header with the ordinary parser.
 
-    Return None if the header is invalid, if the request is no route query, or if its answer depends on more
-    than the values in :class:`_Asked`.
+    Return None if the header is invalid or the request is no route query. Also return None if the answer
+    depends on more than the values in :class:`_Asked`.
     """
     try:
         header = decode_header(header_bytes, HeaderCodec(codec))

@@ -1,6 +1,6 @@
 """The server of RocketMQ's protocol: it serves connections and sends each request to its handler.
 
-It also closes connections and sends notices when the mode asks for that.
+On request of the mode, it also closes connections and sends notices.
 
 The route cache answers route queries. Other reads are answered at once from the view. Requests that may
 change something go to the mode. This module uses a mode only through the interface :class:`Consistency`.
@@ -97,9 +97,10 @@ GROUPS: Final[Mapping[int, str]] = {
 
 
 class NameServer:
-    """The server of RocketMQ's protocol. It passes changes to a mode, and implements :class:`Effects`.
+    """The server of RocketMQ's protocol, for clients and brokers.
 
-    The server is made before the mode, because the mode needs the server as its :class:`Effects`. Later,
+    A mode (independent or raft) keeps the route table, and the server passes all changes to the mode. The
+    server is made before the mode, because the mode needs the server as its :class:`Effects`. Later,
     :meth:`start` gives the mode to the server.
 
     Args:
@@ -112,7 +113,7 @@ class NameServer:
 
     Raises:
         TlsSettingError: The files of TLS cannot be used.
-        ConfigError: A hook, or the production environment, cannot be used as configured.
+        ConfigError: A setting of hooks or of ``clusterTest`` cannot be used.
     """
 
     def __init__(self, *, settings: LiveSettings, group: asyncio.TaskGroup) -> None:
@@ -124,13 +125,13 @@ class NameServer:
         self._kv_print: KvPrint | None = None
         self._settings_seen: NamesrvSettings | None = None
         self._freshness = DEFAULT
-        # These two are set only while requests that waited for a read barrier get their answers: the view
-        # from which the requests are answered, or (in _refused) the error with which they are refused.
+        # _barrier_view and _refused are set only while requests that waited for a read barrier get their
+        # answers: the view for the answers, or the error with which the requests are refused.
         self._barrier_view: RouteView | None = None
         self._view_seen: RouteView | None = None
         self._refused: NoQuorum | None = None
-        # Always pass this one object to the mode: the mode compares callbacks by identity, and each access to
-        # the method would make a new object.
+        # Always pass this object to the mode. The mode compares callbacks by identity, and each access to the
+        # method would make a new object.
         self._passed = self._barrier_passed
         # Long lists have a separate queue, so that a registration need not wait until a list is complete.
         self.lists = Line(clock=time.monotonic, call_soon=self._loop.call_soon)
@@ -149,7 +150,7 @@ class NameServer:
         self.expirations: dict[str, Callable[[], float]] = {}
         current = settings.current
         self._access = AccessControl(current)
-        # Refusals have their own log with its own limit of lines. Otherwise strangers could cause so many
+        # Refusals have their own log with its own limit of lines. Otherwise any client could cause so many
         # refusals that changes are no longer logged.
         self._refusals = Refusals(audit_log.log)
         #: Files that are read again when they change.
@@ -183,7 +184,7 @@ class NameServer:
         self.hooks = ServerHooks(hooks, time.perf_counter)
         self._hooked = bool(hooks)
         handlers = self.hooks.wrap(handlers)
-        if self._access.is_needed:  # before the hooks: they must not get a stranger's request
+        if self._access.is_needed:  # before the hooks, which must not get refused requests
             handlers = {code: partial(self._checked, handler) for code, handler in handlers.items()}
         self.wire = RemotingServer(
             handlers=handlers,
@@ -383,9 +384,10 @@ class NameServer:
     async def _ask_production(
         self, connection: Connection, command: RemotingCommand, unknown: Answer, *, deadline: float
     ) -> RemotingCommand:
-        """Answer a query for a topic that is unknown here with the production environment's route.
+        """Answer a query for a topic that is unknown here. Ask the production nameservers for the route.
 
-        If production does not know the topic either, return the answer ``unknown``.
+        The production nameservers are the nameservers that the setting ``clusterTest`` uses. If they do not
+        know the topic either, return the answer ``unknown``.
         """
         assert self.production is not None
         fields = GetRouteFields.parse(command.ext_fields)
@@ -492,7 +494,11 @@ def _send_later(
 
 
 def _may_be_asked(command: RemotingCommand, answer: Answer) -> bool:
-    """Return True if production may be asked: a client's route query names a topic that is unknown here."""
+    """Return True if this nameserver may ask the production nameservers about a query.
+
+    The query must ask for the route of a topic that this nameserver does not know. It must come from a
+    client: a nameserver's own question to another nameserver has the argument :data:`MARK`.
+    """
     return (
         command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
         and answer.code == ResponseCode.TOPIC_NOT_EXIST

@@ -17,10 +17,10 @@ from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.logs import shortened
 
-#: First words of every remark that refuses a request because of accounts, as in RocketMQ's brokers.
+#: Beginning of every remark that refuses a request because of accounts, as in RocketMQ's brokers.
 EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
-#: The topic of message traces. Even an account that may publish nothing else may write to this topic. Source:
-#: PlainPermissionManager.validate.
+#: The topic of message traces. Every account may write to this topic, even an account that may write to no
+#: other topic. Source: PlainPermissionManager.validate.
 _TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 #: Length of a signature in characters: base64 of 20 bytes.
 _SIGNATURE_LENGTH: Final = 28
@@ -41,7 +41,10 @@ class Denied(NamedTuple):
 
 
 class AccessDenied(Exception):
-    """Error: the accounts do not allow a request; its text is the one that RocketMQ's brokers send."""
+    """Error: the accounts do not allow a request.
+
+    The text is the same as in RocketMQ's brokers.
+    """
 
 
 def _claimed(request: RemotingCommand) -> str:
@@ -49,7 +52,7 @@ def _claimed(request: RemotingCommand) -> str:
 
 
 def outside_networks(request: RemotingCommand, host: str, networks: Networks | None) -> Denied | None:
-    """Return the refusal of a request from outside the allowed networks; None if it comes from inside."""
+    """Return the refusal of a request from outside the allowed networks; None if the request is allowed."""
     if networks is None or networks.match(host):
         return None
     return Denied(
@@ -79,7 +82,7 @@ def _denied(
     admin: bool,
     needs: Callable[[RemotingCommand], Iterable[Need]] | None,
 ) -> Denied | None:
-    # The cheap checks come first, so that a stranger without a key cannot make this process compute
+    # Do the cheap checks first, so that a client without a known key cannot make this process compute
     # signatures.
     try:
         if accounts.is_white(host):
@@ -117,7 +120,7 @@ def check_signature(account: Account, fields: Mapping[str, str], body: bytes, *,
     """
     signature = fields.get(SIGNATURE, "")
     if len(signature) == _SIGNATURE_LENGTH:
-        # Pass the body separately: joining it to the fields would copy up to 16 MiB.
+        # Pass the body separately, because joining it to the fields would copy up to 16 MiB.
         code = hmac.new(account.secret_key.encode(), signed_content(fields, version=version), hashlib.sha1)
         code.update(body)
         if hmac.compare_digest(base64.b64encode(code.digest()), signature.encode("utf-8", "replace")):

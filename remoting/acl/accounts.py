@@ -1,7 +1,7 @@
 """The accounts of ``plain_acl.yml``, RocketMQ 4.9's access file, parsed strictly.
 
 Source: PlainPermissionManager, PlainAccessConfig and Permission, RocketMQ 4.9. RocketMQ treats a mistake as
-DENY, and uses the first of two accounts with the same name. This module is stricter: it refuses a file with a
+DENY, and uses the first of two accounts with the same name. This module is stricter. It refuses a file with a
 mistake or with two such accounts, and the error names the line.
 """
 
@@ -20,11 +20,13 @@ from routekeeper.remoting.route import DataVersion
 
 #: Largest size of an access file in bytes.
 FILE_SIZE_MAX: Final = 1024 * 1024
-#: Largest number of white list entries in all files together: each new host is compared with every entry.
+#: Largest number of white list entries in all files together. The number is limited because each new host is
+#: compared with every entry.
 WHITE_MAX: Final = 1024
 #: Largest number of hosts for which the process remembers whether they are on a white list.
 HOSTS_MAX: Final = 4096
-#: Shortest key, in characters. Source: RocketMQ's ACCESS_KEY_MIN_LENGTH is 6, and a key must be longer.
+#: Shortest key, in characters. Source: a key in RocketMQ must be longer than ACCESS_KEY_MIN_LENGTH, which is
+#: 6.
 KEY_LENGTH_MIN: Final = 7
 
 _TOP: Final = ("globalWhiteRemoteAddresses", "accounts", "dataVersion")
@@ -52,7 +54,7 @@ PERMISSIONS: Final = MappingProxyType(
         "SUB|PUB": Permission.PUB | Permission.SUB,
     }
 )
-"""Permissions by the words for them in the access file."""
+"""Permissions by the words that stand for them in the access file."""
 
 
 class AclFileError(ValueError):
@@ -66,11 +68,11 @@ def group_resource(group: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """One account.
+    """One account of an access file, with its keys and permissions.
 
     Attributes:
-        white: Addresses from which a request needs no signature. A request from one of these addresses may do
-            everything if the request names the account.
+        white: Addresses from which a request needs no signature. A request from such an address that names
+            the account may do everything.
         perms: Permissions by name of topic or group, see :func:`group_resource`.
         topic_perms, group_perms: The same permissions, spelled as in the file.
     """
@@ -109,7 +111,10 @@ class Accounts:
     _known: dict[str, bool] = field(default_factory=dict, repr=False, compare=False)
 
     def is_white(self, host: str) -> bool:
-        """Return True if requests from a host need no account; cache the result, because lists are long."""
+        """Return True if requests from a host need no account.
+
+        The result is cached, because the white lists may be long.
+        """
         known = self._known.get(host)
         if known is None:
             if len(self._known) >= HOSTS_MAX:
@@ -303,7 +308,7 @@ def spell_permission(permission: Permission) -> str:
 
 
 def encode_acl_file(file: AclFile) -> bytes:
-    """Return the text of an access file, in a form that RocketMQ 4.9 can read. It has no comments."""
+    """Return the text of an access file in a form that RocketMQ 4.9 can read, without comments."""
     lines = ["globalWhiteRemoteAddresses:" if file.white else "globalWhiteRemoteAddresses: []"]
     lines += _list((entry.text for entry in file.white), "")
     lines.append("accounts:" if file.accounts else "accounts: []")

@@ -1,8 +1,10 @@
-"""Sets of addresses: white list entries of plain_acl.yml, and networks in CIDR form. No name is resolved.
+"""Sets of addresses: white list entries of plain_acl.yml, and networks in CIDR form.
 
-Source: RemoteAddressStrategyFactory, RocketMQ 4.9. This module differs from RocketMQ in two points. The parts
-of an address after a wildcard or a range must match, too: here, ``10.0.*.5`` does not match all of ``10.0``.
-A range may begin or end at 0.
+This module resolves no names.
+
+Source: RemoteAddressStrategyFactory, RocketMQ 4.9. This module differs from RocketMQ in two points. First,
+the parts of an address after a wildcard or a range must match, too: ``10.0.*.5`` does not match ``10.0.1.1``.
+Second, a range may begin or end at 0.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class AddressError(ValueError):
-    """Error: a text is not a valid set of addresses or networks; the message is one line."""
+    """Error: a text is not a valid set of addresses or networks. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Requests 50 to 54 of RocketMQ 4.9, which change or show the accounts of a broker.
 
-Source: PlainPermissionManager and AdminBrokerProcessor, RocketMQ 4.9. There are two differences: no answer
-contains a secret, and only the known access files are opened, for any path in a request.
+Source: PlainPermissionManager and AdminBrokerProcessor, RocketMQ 4.9. This module differs from RocketMQ in
+two points. No answer contains a secret. A path in a request can only select one of the known access files,
+and no other file is opened.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from routekeeper.remoting.acl.accounts import (
 )
 from routekeeper.remoting.acl.addresses import AddressError, parse_addresses
 
-#: Text that answers contain in place of a secret. It is too short for a secret, so a client that sends it
-#: back cannot overwrite the real secret.
+#: Text that answers contain in place of a secret. It is too short for a secret. So a client that sends it
+#: back in a change cannot overwrite the real secret.
 MASK: Final = "******"
 #: Matches an entry of a list; commas inside braces belong to the entry. No character is examined more than
 #: twice, because an operator's request may contain 1 MiB of commas.
@@ -104,8 +105,8 @@ def put_white(
     The caller must write the file.
 
     Raises:
-        ChangeFailed: The request contains no list, or an entry of the list is not valid, or the request names
-            a file that is not an access file.
+        ChangeFailed: The request contains no list or a wrong entry, or it names a file that is not an access
+            file.
     """
     listed = fields.get("globalWhiteAddrs")
     name = fields.get("aclFileFullPath") or default_file

@@ -1,4 +1,4 @@
-"""Find and read the access files on disk, and warn about files that other users may read.
+"""Functions that find and read access files on disk, and warn about files that other users may read.
 
 Each function blocks while it reads the disk.
 """
@@ -68,8 +68,8 @@ def read_keys(path: Path) -> Keys:
 def acl_folders(folder: Path) -> list[Path]:
     """Return a folder and all folders below it; return an empty list if the folder does not exist.
 
-    RocketMQ 4.9 reads access files from the same folders. Hidden folders are skipped, because Kubernetes
-    keeps a second copy of mounted files in hidden folders.
+    RocketMQ 4.9 reads access files from the same folders. Hidden folders are skipped. The reason is that
+    Kubernetes keeps a second copy of mounted files there.
     """
     return list(_folders(folder, FILES_MAX)) if folder.is_dir() else []
 

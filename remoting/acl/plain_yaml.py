@@ -7,8 +7,8 @@ The module reads:
 - plain and quoted values on one line;
 - comments.
 
-The module refuses all other YAML, such as tags, anchors, aliases, merge keys and folded texts. So a small
-file cannot become large in memory. A value stays the text in the file: the value never becomes a number, a
+The module refuses all other YAML, such as tags, anchors, aliases, merge keys and folded texts. Without
+aliases, a small file cannot become large in memory. Every value stays text, and never becomes a number, a
 date or a boolean. A YAML library would convert values, and would lose the line numbers that errors name.
 """
 
@@ -287,7 +287,7 @@ def _unescape(text: str, line: int) -> str:
 
 
 def spell_text(text: str) -> str:
-    """Return a value in a spelling that :func:`parse_yaml` and every other YAML reader read as this value."""
+    """Return a text in a spelling that :func:`parse_yaml` and all other YAML readers read as this text."""
     if _SAFE.fullmatch(text) and not text.endswith(":") and text not in _NULLS and not _OTHER.fullmatch(text):
         return text
     spelt = "".join(

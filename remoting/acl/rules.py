@@ -5,8 +5,8 @@ those of RocketMQ 4.9 in three points. Each stricter rule is also in later relea
 it by mistake:
 
 - request 320 needs the same permissions as 310, and request 361 the same as 11;
-- a send to a retry topic needs the permission for that topic's group. The group that the sender names does
-  not count;
+- a send to a retry topic needs the permission for that topic's group. The group in the sender's own arguments
+  does not count;
 - every request that is written to the audit log, or that concerns accounts, needs an admin.
 """
 
@@ -166,7 +166,7 @@ def broker_rule(code: int) -> Rule:
 
 
 class Kind(Enum):
-    """The kinds of requests at a nameserver; the value is the kind's name in texts for people."""
+    """The kinds of requests at a nameserver; the values are their names in texts for people."""
 
     READ = "read"
     BROKER = "of brokers"
@@ -212,7 +212,7 @@ NAMESRV_KINDS: Final[Mapping[int, Kind]] = MappingProxyType(
         ),
     }
 )
-"""Kind of each request code at a nameserver. A code that is missing here counts as a change."""
+"""Kind of each request code at a nameserver. A code that is not listed counts as a change."""
 
 MODES: Final = ("off", "admin", "all")
 """Values of the setting that says which requests a nameserver checks: none, only changes, or all requests."""
@@ -244,6 +244,6 @@ def namesrv_asks(code: int, mode: str, *, is_stranger: bool = True) -> Asks:
 
 
 def is_change(code: int, *, is_stranger: bool = True) -> bool:
-    """Return True if ``--admin-networks`` restricts a request at a nameserver."""
+    """Return True if a nameserver accepts a request only from the networks of ``--admin-networks``."""
     kind = NAMESRV_KINDS.get(code, Kind.CHANGE)
     return kind is Kind.CHANGE or (kind is Kind.UNREGISTRATION and is_stranger)

@@ -21,13 +21,13 @@ from routekeeper.remoting.command import RemotingCommand
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
 SECURITY_TOKEN: Final = "SecurityToken"
-#: Clients before 4.9.4 add this argument after they have signed, so their signature does not cover it.
-#: Source: PlainAccessResource.parse, RocketMQ 5.3.2.
+#: Clients before 4.9.4 add this argument to a signed request, so their signature does not cover it. Source:
+#: PlainAccessResource.parse, RocketMQ 5.3.2.
 _ADDED_LATER: Final = "_UNIQUE_KEY_QUERY"
 
 
 def signed_content(fields: Mapping[str, str], *, version: int) -> bytes:
-    """Return the bytes of the fields that a signature covers: the values, in the order of their names.
+    """Return the bytes that a signature covers: the values of the fields, sorted by the fields' names.
 
     Args:
         version: Release of the sender.

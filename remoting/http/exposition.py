@@ -1,4 +1,4 @@
-"""Conversion of histograms into the metrics of Prometheus' client library. Does no I/O."""
+"""Conversion of histograms into metrics of Prometheus' client library, without I/O."""
 
 from __future__ import annotations
 

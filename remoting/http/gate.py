@@ -1,8 +1,8 @@
 """Gate for HTTP requests: in each iteration of the event loop, only a few handlers begin.
 
-aiohttp makes a task for each connection. If requests of all connections arrive together, all their handlers
-would run in one iteration of the loop. Meanwhile, this process would serve no other port. This module does no
-I/O.
+aiohttp makes a task for each connection. Without a gate, requests that arrive together on many connections
+would all be handled in one iteration of the loop. Meanwhile, this process would serve no other port. This
+module does no I/O.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import asyncio
 from typing import Final
 
 BEGIN_MAX: Final = 4
-"""Largest number of handlers that one gate lets begin between two of its callbacks.
+"""Largest number of handlers of one gate that begin in one iteration of the event loop.
 
-The loop runs the callbacks once in each turn while requests wait.
+While requests wait, the loop calls the gate once in each iteration.
 """
 
 
@@ -47,7 +47,7 @@ class Gate:
         return place
 
     def leave(self, place: asyncio.Future[None]) -> None:
-        """Remove a request that will not begin."""
+        """Remove an abandoned request from the queue."""
         self.waiting.pop(place, None)
 
     def _next_turn(self) -> None:
@@ -58,8 +58,8 @@ class Gate:
             if not place.done():
                 place.set_result(None)
                 self._begun += 1
-        # If any request began now, schedule this method once more. Requests that arrive before its next call
-        # count together with the requests that began now.
+        # If any request began now, schedule this method once more. Until its next call, new requests share
+        # the limit with the requests that began now.
         self._called = self._begun > 0
         if self._called:
             asyncio.get_running_loop().call_soon(self._next_turn)

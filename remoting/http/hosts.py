@@ -2,8 +2,8 @@
 
 The owner of a site can make the site's name resolve to 127.0.0.1 (DNS rebinding). A browser then believes
 that a server on the user's machine belongs to that site, and lets the site's pages read this server's
-answers. The requests of such pages carry the site's name in ``Host``, so this check refuses the requests.
-Does no I/O.
+answers. The requests of such pages have the site's name in ``Host``, so this check refuses them. This module
+does no I/O.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class AllowedHosts:
     def allow(self, host: str | None) -> bool:
         """Return True if a request with this ``Host`` (``name``, ``name:port``, ``[v6]:port``) may pass."""
         if host is None or (not self._loopback and not self._named):
-            # A browser always sends a Host header. So this client is no browser, and no web page can misuse
-            # this client.
+            # A browser always sends a Host header. So a client without this header is no browser, and no web
+            # page can misuse it.
             return True
         name = canonical_host(_without_port(host))
         return name in self._named or (self._loopback and is_loopback(name))

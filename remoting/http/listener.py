@@ -11,8 +11,8 @@ this order:
 
 - It closes the connection that has been *begun* for longest.
 - If no connection is *begun*, it closes the connection that has been *kept* for longest.
-- If all connections are *served*, the new one enters a small reserve, in which only health and metrics are
-  answered.
+- If all connections are *served*, it accepts a few more connections, called the reserve. On these
+  connections, it answers only requests for health and metrics.
 
 A header must be complete within :data:`HEADER_S` seconds. It has at most :data:`HEADER_MAX` bytes. While a
 request is served, aiohttp parses no further request of the connection. This module holds the bytes of further
@@ -22,9 +22,9 @@ If many requests arrive at once, their handlers begin in the order of arrival. I
 loop, only a few of them begin (:mod:`routekeeper.remoting.http.gate`).
 
 Answers that peers have not read yet are limited, for each connection and in total. If the total limit is
-exceeded, this module chooses the host with most unread bytes. Of this host's connections, it closes the one
-that has read nothing for the longest time. A connection is also closed if its peer reads nothing of its
-answer for :data:`STALLED_S` seconds.
+exceeded, this module chooses the host with most unread bytes. Of this host's connections, it closes the
+connection whose peer has read nothing for the longest time. A connection is also closed if its peer reads
+nothing of its answer for :data:`STALLED_S` seconds.
 
 With TLS, the time for the first header includes the handshake. Handshakes run in short time slices
 (:mod:`routekeeper.remoting.transport.turns`), so that many handshakes at once delay other work only a little.
@@ -61,13 +61,13 @@ RESERVE: Final = 64
 #: Longest time in seconds from the first byte of a request, or from the start of the connection, to the end
 #: of the request's header.
 HEADER_S: Final = 5.0
-#: Largest header of a request in bytes, with the request line. A longer one is answered with status 431.
+#: Largest header of a request in bytes, with the request line. A longer header is answered with status 431.
 #: Node.js has the same limit. Browsers and proxies mostly send less than 2 KiB.
 HEADER_MAX: Final = 16 * 1024
 #: Number of bytes of further requests that a connection may send while its request is served. Above this
 #: number, this process reads nothing more from the connection until the request is answered.
 AHEAD_MAX: Final = 16 * 1024
-#: Largest number of bytes of such further requests that all connections hold together.
+#: Largest number of bytes of further requests that wait on all connections together.
 AHEAD_ALL_MAX: Final = 32 << 20
 #: Largest number of requests of one connection that aiohttp has parsed and not answered. One packet that ends
 #: a request's body may contain several further requests; aiohttp parses them together.
@@ -77,7 +77,7 @@ _HEADER_END: Final = re.compile(rb"\n\r?\n")
 _TOO_LONG: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 )
-#: Time in seconds after which a connection is closed if it brings no further request.
+#: Seconds after which a connection is closed if no further request arrives on it.
 KEPT_S: Final = 75.0
 #: Seconds without traffic after which a connection is closed in any state; longer than any blocking query.
 IDLE_S: Final = 120.0
@@ -86,9 +86,9 @@ UNREAD_MAX: Final = 64 << 20
 UNREAD_ALL_MAX: Final = 128 << 20
 #: Seconds after which a connection is closed if its peer reads nothing of its answer.
 STALLED_S: Final = 10.0
-#: Time of aiohttp's own timer for kept connections, in seconds. It is so long that the timer never fires. The
-#: timer would close connections in use, because aiohttp does not see the requests that a :class:`Shortcut`
-#: answers.
+#: Time of aiohttp's own timer for kept connections, in seconds. The value is so large that the timer never
+#: fires. Otherwise the timer would close connections in use, because aiohttp does not see the requests that a
+#: :class:`Shortcut` answers.
 _NEVER_S: Final = 365 * 24 * 3600.0
 #: Largest number of bytes of an unread answer that the kernel holds. This process holds further bytes, up to
 #: :data:`UNREAD_MAX`.
@@ -133,7 +133,8 @@ class HttpConnections:
         runner: Runner of the application; it must be set up before :meth:`accept`.
         logger: Logger for input that cannot be read.
         tls: Certificates; None if the port has no TLS.
-        shortcut: Serves some requests without aiohttp, except on connections in the reserve.
+        shortcut: Serves some requests without aiohttp. It is not used on reserve connections, which are
+            accepted while all other connections are being served.
     """
 
     runner: web.AppRunner
@@ -153,13 +154,13 @@ class HttpConnections:
 
     def __post_init__(self) -> None:
         self.open: set[HttpConnection] = set()
-        # In both dicts, the first connection is the one that has been in this state for longest. A connection
-        # in neither dict is being served.
+        # Connections in the states *begun* and *kept*; a connection in neither dict is being served. The
+        # first connection in a dict has been in this state for longest.
         self.begun: dict[HttpConnection, None] = {}
         self.kept: dict[HttpConnection, None] = {}
         # Unread bytes of each connection. The first entry is the connection that has not read for longest.
         self._unread: dict[HttpConnection, int] = {}
-        self.ahead_bytes = 0  # bytes that all connections have sent behind requests that are being served
+        self.ahead_bytes = 0  # bytes that wait, on all connections, behind requests in progress
         self._listener: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._full = False
@@ -167,7 +168,7 @@ class HttpConnections:
         self._lines = LimitedLog(log, time.monotonic)
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Bind the port and accept connections; return the bound host and port.
+        """Bind the port and begin to accept connections; return the bound host and port.
 
         Raises:
             OSError: If the address cannot be bound.
@@ -244,7 +245,7 @@ class HttpConnections:
         return connection if self._tls_port is None else Secured(self._tls_port, connection)
 
     def unread(self, connection: HttpConnection) -> None:
-        """Note that a peer has not read the bytes that were just written, and enforce the limits."""
+        """Record that a peer has not read the bytes that were just written, and enforce the limits."""
         connection.read_at = asyncio.get_running_loop().time()
         size = self._unread[connection] = connection.unread_bytes()
         if size > self.unread_max:
@@ -261,7 +262,7 @@ class HttpConnections:
             self._cut(slowest, f"{total} bytes of answers are unread, allowed are {self.unread_all_max}")
 
     def read(self, connection: HttpConnection) -> None:
-        """Note that a peer has read its whole answer, or that its connection is closed."""
+        """Record that a peer has read its whole answer, or that its connection is closed."""
         self._unread.pop(connection, None)
 
     def _recount(self) -> None:
@@ -324,11 +325,11 @@ class HttpConnections:
                 connection.place = None
 
     def serve(self, connection: web.RequestHandler) -> bool:
-        """Note that a handler begins to work on a connection's request.
+        """Record that a handler begins to work on a connection's request.
 
         Returns:
-            False if the connection is in the reserve: then the handler may answer only requests for health
-            and metrics.
+            False if the connection was accepted above the limit of connections. Then the handler may answer
+            only requests for health and metrics.
         """
         # The connection may have been lost since aiohttp read the request.
         if not isinstance(connection, HttpConnection) or connection not in self.open:
@@ -338,12 +339,12 @@ class HttpConnections:
         return not connection.reserved
 
     def went_on(self, connection: web.RequestHandler) -> None:
-        """Note that the peer reads a long answer, so that its connection does not count as idle."""
+        """Record that the peer reads a long answer, so that its connection does not count as idle."""
         if isinstance(connection, HttpConnection) and not connection.unread_bytes():
             connection.moved_at = asyncio.get_running_loop().time()
 
     def served(self, connection: web.RequestHandler) -> None:
-        """Note that a connection's request was answered."""
+        """Record that a connection's request was answered."""
         if isinstance(connection, HttpConnection) and connection in self.open:
             connection.enter(self.begun if connection.more_came else self.kept)
 
@@ -352,10 +353,10 @@ class HttpConnection(web.RequestHandler):
     """One connection: reads its requests, writes the answers, and keeps its state.
 
     Attributes:
-        reserved: True if it was accepted into the reserve, above the limit of connections.
+        reserved: True if the connection was accepted above the limit of connections.
         since: Loop time in seconds at which the connection's present state began.
-        moved_at: Loop time in seconds of the last traffic: bytes arrived, or the peer read so much of a long
-            answer that more of the answer can be written.
+        moved_at: Loop time in seconds of the last traffic. Traffic means that bytes arrived, or that the peer
+            has read enough of a long answer to make room for more.
         read_at: Loop time in seconds at which the peer last read a part of its answer. It is measured only
             while the write buffer is full.
         host: Address of the peer without its port.
@@ -383,10 +384,10 @@ class HttpConnection(web.RequestHandler):
         self._held: Held | None = None
         self.place: asyncio.Future[None] | None = None
         self._header = 0  # bytes of an incomplete header that aiohttp has
-        self._answered = 0  # number of answered requests; ``_request_count`` of aiohttp counts parsed ones
+        self._answered = 0  # answered requests; aiohttp's ``_request_count`` counts parsed requests
         self._body: StreamReader | None = None  # body of the last parsed request
-        # Bytes that this object must not pass to aiohttp yet: further requests, or a body that its handler
-        # reads slowly.
+        # Bytes that must not be passed to aiohttp yet: further requests, or a body that its handler reads
+        # slowly.
         self._ahead = b""
 
     def unread_bytes(self) -> int:
@@ -448,7 +449,7 @@ class HttpConnection(web.RequestHandler):
             parsed = self._request_count
             in_body = self._body is not None and not self._body.is_eof()
             # aiohttp pauses the reading while a handler has much of a body unread. More bytes would then make
-            # its parser inflate all of a compressed body.
+            # aiohttp's parser decompress the whole body into memory.
             if self._reading_paused or (parsed > self._answered and not in_body):
                 self._hold(data)
                 return
@@ -485,7 +486,7 @@ class HttpConnection(web.RequestHandler):
         self._connections.came_ahead(self, self._request_count - self._answered)
 
     def _go_on(self) -> None:
-        """Pass the held bytes to aiohttp, as far as it may have them now."""
+        """Pass to aiohttp as many of the held bytes as it may parse now."""
         held = len(self._ahead)
         self._feed(b"")
         resumes = len(self._ahead) <= AHEAD_MAX < held and not self._reading_paused
@@ -529,7 +530,7 @@ class HttpConnection(web.RequestHandler):
             self.waits_until = self._held.waits_until
             data = self._held.release() + data
             self._held = None
-            # ``data`` holds the held request and at least a part of the next one.
+            # ``data`` contains the held request and at least a part of the next request.
             self._is_idle, self.more_behind = False, True
         elif shortcut is not None and self._is_idle and not self.reserved and not self.unread_bytes():
             self._held = shortcut.take(self, data)
@@ -591,7 +592,7 @@ def _is_one_request(request: web.BaseRequest, data: bytes) -> bool:
 
 
 class _Refusal(asyncio.Protocol):
-    """Protocol that closes a connection for which even the reserve is full."""
+    """Protocol that closes a new connection at once, because the port has too many connections."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast(asyncio.Transport, transport).abort()

@@ -1,7 +1,7 @@
-"""Connections of clients and servers. This file has code that several of them share.
+"""Connections of clients and servers. This file has code that clients and servers share.
 
 The asyncio client is in ``transport.aio``, and the blocking client in ``transport.blocking``. A tool that
-imports only one of these two modules does not load the other one.
+imports only one of these modules does not load the other module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def check_holds(addr: str, unless: Callable[[], bool] | None) -> None:
-    """Check, right before a request is sent, that the caller still wants to send it.
+    """Check right before a request is sent that its caller still wants to send it.
 
     Raises:
         Withdrawn: If ``unless`` returns True.
@@ -56,7 +56,9 @@ class RPCHook(Protocol):
 
 
 class Hooks:
-    """The hooks of one client. A hook that raises an exception stops its request, but never hides an answer.
+    """The hooks of one client.
+
+    An exception of a hook can stop a request, but it never hides an answer from the caller.
 
     Args:
         clock: Returns seconds; used to limit the number of log lines.
@@ -95,8 +97,7 @@ class Hooks:
     def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
         """Show an answer to the hooks, and log their exceptions.
 
-        An exception must not hide the answer from the caller, because the answer says whether the request
-        succeeded.
+        The caller gets the answer in any case, because the answer says whether the request succeeded.
         """
         for hook in self._hooks:
             name = type(hook).__name__

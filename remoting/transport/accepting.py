@@ -6,12 +6,12 @@ import asyncio
 
 
 async def stop_accepting(server: asyncio.Server) -> None:
-    """Close a server's listening sockets after all accepted connections have reached their protocols.
+    """Close a server's listening sockets after each accepted connection has its protocol object.
 
-    asyncio needs three iterations of the event loop for a new connection. The first one accepts the
-    connection, the second one makes its transport, and the third one calls its protocol. If the server closes
-    between the first two iterations, the third iteration fails. The socket then stays open, and its peer
-    waits, until the garbage collector finds the socket.
+    asyncio needs three iterations of the event loop for a new connection. The first iteration accepts the
+    connection, the second makes its transport, and the third calls its protocol. If the server closes between
+    the first two iterations, the third iteration fails. The socket then stays open, and its peer waits, until
+    the garbage collector finds the socket.
 
     Source: BaseSelectorEventLoop._accept_connection2 and Server._attach of Python 3.11.
     """

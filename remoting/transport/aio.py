@@ -31,15 +31,15 @@ ONEWAY_MAX: Final = 256
 #: for longest is closed.
 CONNECTIONS_MAX: Final = 4096
 #: Largest number of frames of one peer that are handled in one iteration of the event loop. Answers to this
-#: client's waiting requests are not counted. uvloop may read twice in one iteration, which doubles the
-#: number.
+#: client's waiting requests are not counted. uvloop may read twice in one iteration, so the number can
+#: double.
 UNASKED_MAX: Final = 64
 #: Largest number of a peer's requests that are being served and not yet answered. At this number, this client
 #: reads nothing more from the peer.
 SERVED_MAX: Final = 64
 #: Number of unread bytes of answers above which a peer's connection is closed.
 UNREAD_MAX: Final = 1024 * 1024
-#: Number of unread bytes of answers above which a peer's further requests are not handled.
+#: Number of unread bytes of answers above which a peer's further requests must wait.
 _UNREAD_PAUSE: Final = 256 * 1024
 #: Number of unread bytes of one peer above which the event loop calls :meth:`_Connection.pause_writing`.
 _UNREAD_REPORTED: Final = 64 * 1024
@@ -180,8 +180,8 @@ class RemotingClient:
             connection.abort()
         if pending:
             await asyncio.wait(pending)
-        # The loop reports the end of each connection in its next iteration; with TLS, in the iteration after
-        # that.
+        # Let the loop report the end of each connection: in its next iteration, or with TLS one iteration
+        # later.
         await asyncio.sleep(0)
         if self._tls is not None:
             await asyncio.sleep(0)
@@ -196,7 +196,7 @@ class RemotingClient:
             attempt.add_done_callback(lambda _task: self._connecting.pop(addr, None))
         try:
             async with asyncio.timeout_at(deadline):
-                return await asyncio.shield(attempt)  # shield the attempt: other callers may wait for it, too
+                return await asyncio.shield(attempt)  # other callers may wait for the same attempt
         except TimeoutError:
             raise ConnectionLost(f"no connection to {addr} within the deadline", sent=False) from None
         except asyncio.CancelledError:
@@ -292,9 +292,8 @@ async def _reach(
 ) -> _Connection:
     """Connect to the first address of a host that accepts the connection.
 
-    This function does not use the event loop's own resolver. If no name server answers, that resolver blocks
-    threads of the loop's executor. Other work needs these threads, and the loop waits for them when it
-    closes.
+    This function does not use the event loop's own resolver. If no DNS server answers, that resolver blocks
+    threads of the loop's executor. Other work needs these threads, and a closing loop waits for them.
 
     Raises:
         OSError: If the host has no address, or if none of its addresses accepted the connection.
@@ -322,12 +321,12 @@ async def _reach(
 class _Connection(asyncio.Protocol):
     """One connection: passes bytes between the event loop and the session.
 
-    The peer may also send requests, and it may be hostile. Therefore only a few of its requests are handled
-    in one iteration of the loop, and nothing is read from the connection while more of them wait.
+    The peer may also send requests, and it may be hostile. Therefore the loop handles only a few of its
+    requests in one iteration. While more of its requests wait, nothing is read from the connection.
 
     Attributes:
-        moved_at: Loop time of the last traffic, from which ``idle_s`` counts. Traffic is a request that
-            was sent, an answer that a request waited for, or a peer's request that has a handler.
+        moved_at: Loop time of the last traffic, from which ``idle_s`` counts. Traffic is a sent request, an
+            answer to a waiting request, or a peer's request that has a handler.
         served: Number of the peer's requests whose answers come later.
     """
 
@@ -343,7 +342,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._futures: dict[int, asyncio.Future[RemotingCommand]] = {}
         self._timer: asyncio.Handle | None = None
-        self._timer_at = math.inf  # time of the timer; some handles of uvloop cannot tell it
+        self._timer_at = math.inf  # due time of the timer; some timer handles of uvloop lack it
         self._idle: asyncio.TimerHandle | None = None
         self._paused = False
         self._oneways_waiting = 0
@@ -405,7 +404,8 @@ class _Connection(asyncio.Protocol):
     def _unread(self) -> int:
         """Return an upper bound of the bytes of answers that the peer has not read."""
         if self._unread_answers and self._transport is not None:
-            # The write buffer may also contain this client's requests, so its size alone is too large.
+            # The write buffer may also contain this client's own requests, so it may be larger than the
+            # unread answers.
             self._unread_answers = min(self._unread_answers, self._transport.get_write_buffer_size())
         return self._unread_answers
 
@@ -492,7 +492,7 @@ class _Connection(asyncio.Protocol):
         self._unread_answers += len(frame)
 
     def abort(self) -> None:
-        # Remove this connection now: the client must not use it before the loop reports its end.
+        # Remove this connection now. Otherwise the client could use it until the loop reports its end.
         self._client._lost(self)
         if self._transport is not None:
             self._transport.abort()

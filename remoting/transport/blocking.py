@@ -1,8 +1,8 @@
-"""Client of RocketMQ's protocol on blocking sockets: for scripts, tools and programs that gevent has patched.
+"""Client of RocketMQ's protocol on blocking sockets, for scripts, tools and programs that use gevent.
 
-If there is no handler for peers' requests, this client starts no thread: of all callers that wait on one
-connection, one caller reads the answers for all of them. If there is a handler, each connection has a thread
-that reads.
+Without a handler for peers' requests, this client starts no thread. Of all callers that wait on one
+connection, one caller reads the answers for all callers. With a handler, each connection has a thread that
+reads.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ class BlockingClient:
                 self._drop(connection, "a request timed out")
             raise
         except BaseException:
-            # An exception such as KeyboardInterrupt may have cut off a frame, which ends the connection.
+            # An exception such as KeyboardInterrupt may have interrupted the sending of a frame. The
+            # connection is then lost.
             if connection.lost:
                 self._drop(connection, "the connection was lost")
             raise
@@ -183,7 +184,7 @@ class BlockingClient:
             raise ConnectionLost(f"no connection to {addr} within the deadline", sent=False)
         try:
             with self._lock:
-                connection = self._connections.get(addr)  # another thread may have opened it meanwhile
+                connection = self._connections.get(addr)  # another thread may have opened one
                 if self._closed:
                     raise ConnectionLost("the client is closed", sent=False)
             if connection is not None:
@@ -255,7 +256,8 @@ def _secured(sock: socket.socket, tls: Tls, host: str, deadline: float) -> Pipe:
     while True:
         left = deadline - time.monotonic()
         try:
-            # Check here: a peer that sends byte by byte would keep each single read below its own time limit.
+            # Check the whole time here. A peer that sends byte by byte would keep each single read below its
+            # time limit.
             if left <= 0:
                 raise TimeoutError
             sock.settimeout(left)
@@ -273,7 +275,7 @@ def _secured(sock: socket.socket, tls: Tls, host: str, deadline: float) -> Pipe:
 
 
 class _Connection:
-    """One connection that several threads share; one of these threads reads the answers for all."""
+    """One connection that several threads share; one of these threads reads all answers."""
 
     def __init__(
         self,
@@ -287,7 +289,7 @@ class _Connection:
         self._pipe = pipe
         self._session = session
         self._handlers = handlers
-        # Two handles of one socket, so that reader and writers can set different timeouts.
+        # Two handles of one socket, so that the reader and the writers can set different timeouts.
         self._reader = sock
         self._writer = sock.dup()
         self._writing = threading.Lock()
@@ -318,7 +320,7 @@ class _Connection:
                 self._reader.settimeout(0)
                 if self._pipe is None:
                     return bool(self._reader.recv(1, socket.MSG_PEEK))
-                # The received bytes may carry no data, only a message of TLS itself or the end of TLS.
+                # The received bytes may contain no data, but only a message of TLS itself or the end of TLS.
                 while self._lost is None:
                     self._take([self._reader.recv(_CHUNK)])
                 return False
@@ -378,7 +380,7 @@ class _Connection:
 
     def _send(self, frame: bytes, deadline: float, unless: Callable[[], bool] | None = None) -> None:
         with self._writing:
-            self._check_open(sent=False)  # the former writer may have sent only a part of its frame
+            self._check_open(sent=False)  # the previous writer may have sent only a part of its frame
             check_holds(self.addr, unless)
             complete = False
             try:
@@ -390,8 +392,8 @@ class _Connection:
             except OSError as error:
                 raise ConnectionLost(f"connection to {self.addr} was lost: {error}", sent=True) from None
             finally:
-                # Give up the connection after any exception, even KeyboardInterrupt or the timeout of a
-                # greenlet: if only a part of the frame was sent, the peer cannot read further frames.
+                # Close the connection after any exception, even KeyboardInterrupt or the timeout of a
+                # greenlet. If only a part of the frame was sent, the peer cannot read further frames.
                 if not complete:
                     with self._changed:
                         self._lose("a frame was cut off")
@@ -417,16 +419,17 @@ class _Connection:
                 finally:
                     self._changed.acquire()
                     self._reading = False
-                    # Pass on the received bytes even if this thread was interrupted: they may be answers to
-                    # other threads. This call also wakes these threads, because one of them must read now.
+                    # Pass on the received bytes even if this thread was interrupted, because they may be
+                    # answers for other threads. This call also wakes the other threads, because one of them
+                    # must now read.
                     self._take(received)
 
     def _receive(self, timeout_s: float, received: list[bytes]) -> None:
         """Append received bytes to a list; append empty bytes if the connection is closed."""
         try:
             self._reader.settimeout(timeout_s)
-            # Receive and append in one call. Python raises KeyboardInterrupt after a call in C has returned,
-            # so an assignment of recv's result could lose received bytes.
+            # Receive and append in one call. Python raises KeyboardInterrupt right after a call in C has
+            # returned. So received bytes could be lost before they are assigned to a variable.
             received.extend(map(self._reader.recv, (_CHUNK,)))
         except TimeoutError:
             pass  # no bytes came in time
@@ -466,9 +469,9 @@ class _Connection:
 
     def _read_always(self) -> None:
         while True:
-            # Always read with a timeout: both handles share one O_NONBLOCK flag, which a writer's timeout
-            # sets. A read without timeout could then fail with EAGAIN, as if the peer had closed the
-            # connection.
+            # Always read with a timeout. The reader's and the writer's handle share one O_NONBLOCK flag, and
+            # a writer's timeout sets it. A read without timeout could then fail with EAGAIN, which looks like
+            # a closed connection.
             received: list[bytes] = []
             self._receive(_READ_TIMEOUT_S, received)
             with self._changed:

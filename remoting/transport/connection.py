@@ -41,19 +41,21 @@ log = logging.getLogger(__name__)
 _BATCH_BYTES: Final = 256 * 1024
 #: Number of unread bytes of one peer above which these bytes count in the total of all peers.
 _UNREAD_COUNTED: Final = 64 * 1024
-#: Number of unread bytes of one peer above which its further requests are not handled.
+#: Number of unread bytes of one peer above which its further requests must wait.
 _UNREAD_PAUSE: Final = 256 * 1024
-#: Smallest number of bytes that are counted for a request whose answer comes later. It covers the Python
-#: objects of the request and of its handler.
+#: Smallest number of bytes that count for a request whose answer comes later. It includes the Python objects
+#: of the request and of its handler.
 _REQUEST_BYTES: Final = 1024
-#: Largest number of bytes of memory that one character takes: four, and four more in the UTF-8 form that
+#: Largest memory use of one character in bytes: four bytes in the string, and four in the UTF-8 form that
 #: Python may cache.
 _CHARACTER_BYTES_MAX: Final = 8
-#: Step in bytes. A connection's requests whose answers come later are added to the total of all connections
-#: only in whole steps. Most single registrations are smaller than one step, so they need no update.
+#: Step in bytes in which the total of all connections is updated. A connection's requests whose answers come
+#: later count in this total only in whole steps. Most single registrations are smaller than one step and need
+#: no update.
 _STEP_BYTES: Final = 64 * 1024
-#: If more bytes than this begin to wait for a read barrier, they are counted at once. Fewer bytes are not
-#: counted at once, because most of them wait less than 1 ms.
+#: If more bytes than this begin to wait for a read barrier (an event before which they may not be answered),
+#: they count at once in the total of received bytes. Fewer bytes do not count at once, because they mostly
+#: wait less than 1 ms.
 _WORTH_COUNTING: Final = 4 * 1024
 
 Handler = Callable[
@@ -131,12 +133,12 @@ class DeferredReply:
     """Answer that a handler sends later, by one call of :meth:`send` and without a task.
 
     A handler that returns such an object must call :meth:`send` later, even if the connection is closed by
-    then: a server that shuts down waits for the call. Before it returns the object, the handler must check
+    then. A server that shuts down waits for this call. Before it returns the object, the handler must check
     that its connection has fewer than :attr:`ServerLimits.unanswered_max` unanswered requests.
 
     Attributes:
-        request: The request. It occupies memory until it is answered. A handler that no longer needs the body
-            should pass a copy of the request without it.
+        request: Request to answer. It occupies memory until it is answered. A handler that no longer needs
+            the request's body should pass a copy without the body.
         seen_by: Function that is called with the answer before the answer is sent; None if there is none.
     """
 
@@ -225,7 +227,7 @@ class Connection(Inner):
         # True while no further request is handled, because the requests whose answers come later have too
         # many bytes.
         self._crowded = False
-        self._cut = False  # True after the connection was closed or cut off: then no bytes count
+        self._cut = False  # True after the connection was closed: then its bytes no longer count
         self._transport: asyncio.Transport | None = None
         self._full = False  # True while reading is paused because the inbox has many bytes
         # Size of the large frame that this connection reads or asks permission to read; 0 if there is none.
@@ -295,8 +297,8 @@ class Connection(Inner):
             self._kept()
 
     def eof_received(self) -> bool:
-        # Return False, which closes the connection: a peer that has ended its sending probably reads no
-        # answers.
+        # Return False, so that asyncio closes the connection. A peer that has ended its sending probably
+        # reads no answers either.
         return False
 
     def pause_writing(self) -> None:
@@ -320,7 +322,7 @@ class Connection(Inner):
         return self._inbox.size
 
     def go_on(self) -> None:
-        """Handle the remaining bytes, because this connection's turn has begun."""
+        """Handle the remaining bytes, because this connection's turn (time slice) has begun."""
         self._queued = False
         if self._transport is not None and not self._finishing:
             self._look()
@@ -339,7 +341,7 @@ class Connection(Inner):
             self._transport.pause_reading()
 
     def lose_place(self) -> None:
-        """Give up the permission to read a large frame; ask for it again when more of the frame arrives."""
+        """Drop the permission to read a large frame; ask for it again when more of the frame arrives."""
         self._large = 0
 
     def _read_on(self) -> None:
@@ -372,7 +374,7 @@ class Connection(Inner):
 
     @property
     def has_asked(self) -> bool:
-        """Return True if any request has arrived."""
+        """Return True if at least one request has arrived on this connection."""
         return self._dispatched or self._inbox.answered
 
     @property
@@ -387,7 +389,7 @@ class Connection(Inner):
 
         Args:
             answer: None for a success without any content.
-            begun: Value of the attribute ``begun`` when the request was passed to its handler.
+            begun: Value that :attr:`Connection.begun` had when the request was passed to its handler.
         """
         self.unanswered -= 1
         server = self.server
@@ -446,7 +448,7 @@ class Connection(Inner):
             self.server.unread.set(self, self._transport.get_write_buffer_size())
 
     def shed(self, what: str) -> None:
-        """Close this connection at once, because all connections together exceed a limit.
+        """Close this connection at once, because all connections together hold too many bytes.
 
         The server chooses the connections with most bytes.
         """
@@ -495,7 +497,7 @@ class Connection(Inner):
             self._transport.close()
 
     def close_after_answers(self) -> None:
-        """Close the connection after all its requests, also the present one, are answered and flushed."""
+        """Close the connection after all its requests, even the present request, are answered and flushed."""
         self._finishing = True
 
     def abort(self) -> None:
@@ -513,7 +515,9 @@ class Connection(Inner):
     # From received bytes to answers -------------------------------------------------------------
 
     def _look(self, *, anyway: bool = False) -> None:
-        """Handle the requests in the inbox until the turn is over. Never raise for a fault of the peer.
+        """Handle the requests in the inbox until the turn (time slice) is over.
+
+        A fault of the peer closes the connection and raises no error.
 
         Args:
             anyway: True to handle at least one request, even if the turn is over.
@@ -598,9 +602,9 @@ class Connection(Inner):
                 self.server.shed_received()
 
     def _place(self) -> None:
-        """Ask for permission to read a large frame.
+        """Ask the server for permission to read a large frame, or give the permission back.
 
-        Give the permission back after the request in this frame is answered.
+        The permission ends when the request in the frame is answered.
         """
         size = self._inbox.large
         if self._transport is None or (not size and (self._inbox.more or self._large_unanswered)):
@@ -652,7 +656,7 @@ class Connection(Inner):
         while inbox.waits_for and (data := inbox.unpark(number)) is not None:
             if self._transport is None or self._finishing:
                 continue
-            # The usual case: the parked bytes are requests that arrived together.
+            # In the usual case, the fast path can answer all bytes that waited.
             if inbox.straight and not self._backed_up:
                 answers = self._whole(data)
                 if isinstance(answers, bytes):
@@ -660,15 +664,15 @@ class Connection(Inner):
                     self._straight = not self._backed_up and not self._crowded
                     continue
             if inbox.resume(data):
-                # Handle at least one of these requests even if the turn (time slice) is over. The result of
-                # the read barrier for which they waited can be used only during this call. Requests that are
-                # not handled now must wait for another barrier.
+                # Handle at least one of these requests, even if the turn (time slice) is over. The read
+                # barrier for which they waited is valid only during this call. Requests that are not handled
+                # now must wait for another barrier.
                 self._look(anyway=True)
         if self._counted:
             self._kept()
 
     def _flush(self, answers: list[bytes]) -> bool:
-        """Send a part of a long batch; return False if the peer must read it before more is sent."""
+        """Send these answers; return False if the peer must read them before it gets further answers."""
         self.send_bytes(b"".join(answers))
         answers.clear()
         return not self._paused
@@ -802,7 +806,10 @@ def _nothing(data: bytes) -> None:
 
 
 def _discard(result: Awaitable[RemotingCommand | None]) -> None:
-    """Drop an answer that no code awaits; close a coroutine, so that Python does not warn about it."""
+    """Drop an answer that no code will await.
+
+    Close a coroutine, because Python warns about coroutines that were never awaited.
+    """
     if asyncio.iscoroutine(result):
         result.close()
     elif isinstance(result, asyncio.Future):

@@ -11,11 +11,11 @@ from routekeeper.remoting.transport.limits import ServerLimits
 
 log = logging.getLogger(__name__)
 
-#: File descriptors that are reserved for other uses than connections. These are listeners, files, the event
-#: loop, links to members, and at most 64 connections that have not yet proved that they are links.
+#: Number of file descriptors that are not available to connections of brokers, clients and HTTP. They are
+#: reserved for listeners, files, the event loop, links to members, and at most 64 unproven links.
 DESCRIPTORS_RESERVED: Final = 192
 #: Largest number of HTTP connections. The HTTP listener reserves a few of them for health and metrics. If
-#: descriptors are scarce, HTTP gets a quarter of the unreserved descriptors instead.
+#: there are too few descriptors, HTTP gets only a quarter of the unreserved descriptors.
 HTTP_CONNECTIONS: Final = 2_112
 
 
@@ -31,7 +31,10 @@ def share_descriptors(granted: int) -> tuple[int, int]:
 
 
 def http_connections() -> int:
-    """Return the largest number of HTTP connections. Call :func:`fit_descriptors` first."""
+    """Return the largest number of HTTP connections.
+
+    Call :func:`fit_descriptors` first, because it raises the limit of descriptors.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return HTTP_CONNECTIONS if soft == resource.RLIM_INFINITY else share_descriptors(soft)[1]
 

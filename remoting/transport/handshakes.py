@@ -1,4 +1,7 @@
-"""Limits of the TLS handshakes that wait for their peers: of one port, and of each host. Does no I/O."""
+"""Limits of the TLS handshakes that wait for their peers: for one port, and for each host.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ Holder = TypeVar("Holder", bound=Hashable)
 class Handshakes(Generic[Holder]):
     """TLS handshakes that wait for their peers. Each handshake occupies an OpenSSL object of about 50 KiB.
 
-    If a new handshake would exceed a limit, an older one is broken off:
+    If a new handshake would exceed a limit, an older handshake is broken off:
 
-    - If one host reaches its limit, this is the handshake of this host that has waited longest.
-    - If all hosts together reach their limit, this is the handshake that has waited longest at the host with
-      most handshakes.
+    - If one host reaches its limit, the handshake of this host that has waited longest is broken off.
+    - If all hosts together reach their limit, the host with most handshakes loses the handshake that has
+      waited longest.
 
     So a peer that answers at once hardly ever loses its handshake. A handshake that this process has not
     begun yet has no OpenSSL object and does not count.

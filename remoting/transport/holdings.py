@@ -1,4 +1,7 @@
-"""Bytes that this process holds for its peers, with one limit for all of them together. Does no I/O."""
+"""Bytes that this process holds for its peers, with one limit for all peers together.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +60,9 @@ class Holdings(Generic[Holder]):
     def largest(self) -> list[Holder]:
         """Return the connections to cut off so that the total falls below the limit by a margin.
 
-        The connections are chosen one after another. Each of them is the connection with most bytes at the
-        address with most bytes; connections that were chosen before do not count.
+        The connections are chosen one after another. Each time, first choose the address that has most bytes.
+        Then choose the connection of this address that has most bytes. Connections that are already chosen do
+        not count.
         """
         if not self.exceeded:
             return []

@@ -1,4 +1,4 @@
-"""Received bytes of one peer of a server, split into requests in their order; without I/O.
+"""Received bytes of one peer of a server, which are split into requests, without I/O.
 
 The server uses this module, and clients use :mod:`routekeeper.remoting.session`. A server's connection puts
 received bytes into an :class:`Inbox`, and takes out one request after another. The connection may stop
@@ -32,7 +32,8 @@ _HEADER_AT: Final = 8  # position of the header in a frame, after two words of 4
 class FastPath(Protocol):
     """Shortcut that answers known frames of one connection without parsing them and without a handler.
 
-    Some frames must wait for a read barrier. Read barriers are numbered in the order in which they complete.
+    Some frames must wait for a read barrier, that is, until the server's state is certainly new enough for
+    the answer. Read barriers are numbered in the order in which they complete.
 
     Attributes:
         starts: First bytes of the headers of all frames that the fast path may recognize. The fast path does
@@ -51,7 +52,7 @@ class FastPath(Protocol):
     def leading(self, data: bytes, position: int, answers: list[bytes]) -> tuple[int, bool]:
         """Append the answers to recognized frames from ``position`` on.
 
-        Stop at an unknown frame, or when the answers, or the work for them, are enough for one write.
+        Stop at an unknown frame. Also stop when there are enough answers, or enough work, for one write.
 
         Returns:
             The position after the recognized frames, and True if there was enough for one write.
@@ -127,8 +128,9 @@ class Inbox:
         self._fast_path = fast_path
         self._starts = () if fast_path is None else fast_path.starts
         # True while received bytes are passed to the fast path as a whole. The value becomes False at a frame
-        # that the fast path cannot serve: its sender is probably a broker that registers and does not query
-        # routes. The value becomes True again at a frame that the fast path may serve.
+        # that the fast path cannot serve. The sender of such a frame is probably a broker. A broker sends
+        # registrations and no queries for routes, so an attempt with the fast path would only cost time. The
+        # value becomes True again at a frame that the fast path may serve.
         self._is_asked = fast_path is not None
         self._park = park
         # Pieces of an unfinished frame, as they arrived. Because the pieces are joined only at the end, a
@@ -145,7 +147,7 @@ class Inbox:
         self.waits_for = 0
         self._parked = b""
         self._behind: deque[tuple[int, bytes]] = deque()
-        self._waiting = 0  # number of parked bytes, plus all bytes that arrived after them
+        self._waiting = 0  # number of bytes that wait for a read barrier, or behind such bytes
 
     @property
     def straight(self) -> bool:
@@ -169,7 +171,7 @@ class Inbox:
 
     @property
     def large(self) -> int:
-        """Return the complete size of the unfinished frame in bytes if it is a large one, else 0."""
+        """Return the complete size in bytes of the unfinished frame if the frame is large, else 0."""
         return self._missing if self._pieces and not self._whole and self._missing > KEPT_MAX else 0
 
     def receive(self, data: bytes) -> bool:
@@ -180,7 +182,7 @@ class Inbox:
         return self._take(data)
 
     def single(self, data: bytes) -> RemotingCommand | None:
-        """Return the request in ``data`` if it is exactly one frame and the fast path does not get it.
+        """Return the request in ``data`` if this is exactly one frame that the fast path does not serve.
 
         Otherwise return None; then pass the same bytes to :meth:`receive`. Nearly every registration arrives
         as a single frame, for which this method is the shortest path.
@@ -198,7 +200,7 @@ class Inbox:
         return None
 
     def next(self, answers: list[bytes]) -> RemotingCommand | Stop | None:
-        """Return the next request, or the reason why there is none now; None if no bytes are left to examine.
+        """Return the next request, or the reason why it must wait; None if no bytes are left to examine.
 
         Args:
             answers: The fast path appends its answers to earlier frames to this list.
@@ -255,8 +257,8 @@ class Inbox:
         return request
 
     def wait(self, number: int, data: bytes) -> None:
-        """Park bytes until :meth:`unpark` is called for read barrier ``number`` or a later one."""
-        if self.waits_for:  # these bytes wait again, for a later barrier, together with all bytes after them
+        """Store bytes until :meth:`unpark` is called for read barrier ``number`` or for a later barrier."""
+        if self.waits_for:  # these bytes and all bytes after them now wait for a later barrier
             data += self._parked + b"".join(behind for _, behind in self._behind)
             self._behind.clear()
         self.waits_for = number
@@ -266,9 +268,10 @@ class Inbox:
         self._park(number)
 
     def unpark(self, number: int) -> bytes | None:
-        """Return bytes that waited for read barrier ``number`` or an earlier one; None if there are none.
+        """Return bytes that waited for read barrier ``number`` or an earlier barrier; None if there are none.
 
-        The driver passes the bytes to the fast path or to :meth:`resume`, and then calls this method again.
+        The connection passes the bytes to the fast path or to :meth:`resume`, and then calls this method
+        again.
         """
         if not 0 < self.waits_for <= number:
             return None
@@ -281,7 +284,7 @@ class Inbox:
         return data
 
     def resume(self, data: bytes) -> bool:
-        """Add bytes that were parked; return True if there are new bytes for :meth:`next` to examine."""
+        """Add bytes that waited for a read barrier; return True if :meth:`next` has new bytes to examine."""
         return self._take(data)
 
     def clear(self) -> None:
@@ -329,9 +332,9 @@ class Inbox:
         return pieces
 
     def _receive_behind(self, data: bytes) -> None:
-        """Store bytes that arrive after parked bytes, in order.
+        """Store bytes that arrive while earlier bytes wait for a read barrier.
 
-        The new bytes may be a request. Therefore they wait for the read barrier that a request needs if it
+        The new bytes may contain a request. Therefore they wait for the read barrier of a request that
         arrives now.
         """
         assert self._fast_path is not None

@@ -1,4 +1,7 @@
-"""Permissions to read large frames, so that only a few large frames occupy memory at once. Does no I/O."""
+"""Permissions to read large frames, so that only a few large frames are in memory at the same time.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +36,10 @@ class Intake(Generic[Holder]):
     def __init__(self, *, bytes_max: int, host: Callable[[Holder], str]) -> None:
         self._bytes_max = bytes_max
         self._host: Callable[[Holder], str] = lambda holder: network_of(host(holder))
-        self._reading: dict[Holder, int] = {}  # frame sizes of the connections that have places
+        self._reading: dict[Holder, int] = {}  # frame sizes of the connections that may read
         self._total = 0
         self._before: dict[Holder, int] = {}  # bytes received of each frame at the last call of look()
-        # Frame sizes of waiting connections, by host; the first host gets the next place.
+        # Frame sizes of connections that wait for permission to read, by host; the first host is the next.
         self._waiting: dict[str, dict[Holder, int]] = {}
 
     @property
@@ -80,7 +83,7 @@ class Intake(Generic[Holder]):
                 break
             del line[holder], self._waiting[host]
             if line:
-                self._waiting[host] = line  # this host is now the last one
+                self._waiting[host] = line  # this host now waits behind all other hosts
             self._give(holder, size)
             chosen.append(holder)
         return chosen
@@ -88,7 +91,7 @@ class Intake(Generic[Holder]):
     def look(
         self, waits_for_peer: Callable[[Holder], bool], received: Callable[[Holder], int]
     ) -> tuple[list[Holder], list[Holder]]:
-        """If any connection waits, take away the places that connections already had at the last call.
+        """If any connection waits, take away all places that were already taken at the last call.
 
         Args:
             waits_for_peer: Returns True if a connection can continue only when its peer sends or reads. Only
@@ -96,8 +99,8 @@ class Intake(Generic[Holder]):
             received: Returns the number of bytes received of a connection's frame.
 
         Returns:
-            First the connections that have sent bytes since the last call: they wait for a place again. Then
-            the connections that have sent no byte: they are removed.
+            First, the connections that have sent bytes since the last call; they wait for a place again.
+            Second, the connections that have sent no byte; they are removed.
         """
         slow: list[Holder] = []
         silent: list[Holder] = []

@@ -24,8 +24,8 @@ class ServerLimits:
             connections read their frames. The server checks only at this interval, so the real time may be
             up to twice as long.
         received_max: Bytes received on all connections and not answered yet. These are unfinished frames,
-            frames that wait for their turn, and requests whose answers come later. Above this limit the
-            largest connections are cut off.
+            frames that wait for their turn (time slice), and requests whose answers come later. Above this
+            limit the largest connections are cut off.
         under_way_max: Bytes of one connection's requests whose answers come later. Above this limit, none of
             its further requests is handled until half of these bytes are answered. A single request may
             exceed this limit.

@@ -1,4 +1,4 @@
-"""Server of RocketMQ's protocol: listens, admits connections, closes idle connections, holds shared state."""
+"""Server of RocketMQ's protocol, which admits connections and has the state that they share."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from routekeeper.remoting.transport.turns import TURN_S, Turns
 
 log = logging.getLogger(__name__)
 
-#: Number of checks for idle connections in the idle time. A connection is closed at most one check interval
-#: too late.
+#: Number of checks for idle connections within the idle time. So a connection is closed at most one check
+#: interval too late.
 _IDLE_TICKS: Final = 24
 #: Interval in seconds between measurements of the event loop's lateness.
 LATENESS_PERIOD_S: Final = 0.1
@@ -35,7 +35,7 @@ FLUSH_S: Final = 1.0
 
 
 class RemotingServer:
-    """Server that listens, admits connections, closes idle connections, and holds their shared state.
+    """Server that admits connections, closes idle connections, and has the state that they share.
 
     Args:
         handlers: Handler of each request code. It is looked up for each request, so the mapping may change
@@ -81,7 +81,8 @@ class RemotingServer:
         self._intake: Intake[Connection] = Intake(bytes_max=self.limits.large_frames_max, host=host)
         self._intake_look: asyncio.TimerHandle | None = None  # set while a large frame must wait
         self._lines = LineLimit()
-        #: Connections whose bytes wait for a read barrier, by the number of the barrier.
+        #: Connections whose received requests wait for a read barrier, by the barrier's number. The server
+        #: may answer these requests only after the barrier has passed.
         self.parked: dict[int, list[Connection]] = {}
         self._parking = 0  # number of the read barrier for which a connection began to wait most recently
         self._parked_last: list[Connection] = []  # connections that wait for the read barrier ``_parking``
@@ -215,7 +216,7 @@ class RemotingServer:
         """Count a new connection and return True; return False if the server is full or shuts down."""
         if self._stopping or len(self.connections) >= self.limits.connections_max:
             self.stats.connections_refused += 1
-            if not self._refusing:  # one line for a series of refusals, not one line for each connection
+            if not self._refusing:  # log one line for a series of refusals, and not one for each
                 self._refusing = True
                 log.warning(
                     "connections refused open=%s allowed=%s",
@@ -246,7 +247,7 @@ class RemotingServer:
             self._closed(connection, by_us=by_us)
 
     def park(self, connection: Connection, number: int) -> None:
-        """Store a connection whose bytes wait for the read barrier ``number``."""
+        """Store a connection with bytes that wait for the read barrier ``number``."""
         if number != self._parking:
             self._parking = number
             self._parked_last = self.parked.setdefault(number, [])
@@ -310,7 +311,7 @@ class RemotingServer:
         """Run the remaining part of a handler as a task, and measure for how long its first step runs.
 
         The loop runs its callbacks in order. Therefore one callback before the task's first step and one
-        after it can measure that step.
+        callback after it can measure this step.
         """
         turns = self.turns
         turns.task(body_bytes)
@@ -344,11 +345,11 @@ class RemotingServer:
             log.warning("lines about peers not written count=%s", suppressed)
 
     def shed_received(self) -> None:
-        """Cut off the connections with most unanswered bytes, because all together exceed the limit."""
+        """Close the connections with most unanswered bytes, because the total exceeds the limit."""
         self._shed(self.received, "received and not answered", self.limits.received_max)
 
     def shed_unread(self) -> None:
-        """Cut off the connections with most unread answers, because all together exceed the limit."""
+        """Close the connections with most unread answers, because the total exceeds the limit."""
         for connection in self.unread.holders():
             connection.recount_unread()
         self._shed(self.unread, "sent and not read", self.limits.unread_all_max)

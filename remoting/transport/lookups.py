@@ -1,9 +1,9 @@
 """Look-ups of host names, with a limit on the time for which callers wait.
 
-``getaddrinfo`` has no time limit: if a name server does not answer, it blocks its caller for up to a minute.
-Therefore each name is looked up in a separate thread. All callers that need the same name share this thread.
-Unlike a thread of the event loop's executor, such a thread delays neither the end of the program nor other
-work.
+``getaddrinfo`` has no time limit. If a DNS server does not answer, the function blocks its caller for up to a
+minute. Therefore each name is looked up in a separate thread. All callers that need the same name share this
+thread. Threads of the event loop's executor would delay other work and the end of the program; these threads
+do not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import threading
 from concurrent.futures import Future
 from typing import Any, Final
 
-#: Largest number of names that are looked up at the same time; each needs a thread. Further look-ups fail.
+#: Largest number of names that are looked up at the same time, because each look-up needs a thread. Further
+#: look-ups fail.
 LOOKUPS_MAX: Final = 64
 #: Longest time in seconds for the look-up of a host name to which a server will bind its port.
 LISTEN_WITHIN_S: Final = 10.0
@@ -25,7 +26,9 @@ os.register_at_fork(after_in_child=_lookups.clear)  # a forked process has none 
 
 
 def look_up(host: str) -> Future[list[str]]:
-    """Begin to look up a host; return the future of its addresses, which no caller can cancel.
+    """Begin to look up a host; return the future of its addresses.
+
+    No caller can cancel the future.
 
     If ``host`` is an address, the future is done at once. The future fails with OSError if too many names are
     being looked up.
@@ -38,7 +41,7 @@ def look_up(host: str) -> Future[list[str]]:
     if addresses is not None:
         lookup.set_result(addresses)
         return lookup
-    # One caller that stops waiting must not cancel the look-up for the other callers.
+    # A caller that stops waiting must not cancel the look-up for other callers.
     lookup.set_running_or_notify_cancel()
     known = _lookups.setdefault(host, lookup)
     if known is not lookup:
@@ -54,7 +57,9 @@ def look_up(host: str) -> Future[list[str]]:
 
 
 def of_address(host: str) -> list[str] | None:
-    """Return a list with ``host`` itself if it is an address; None if it is a name. Asks no resolver.
+    """Return a list with ``host`` itself if this is an address; None if it is a name.
+
+    This function asks no resolver.
 
     Raises:
         ValueError: If ``host`` is no valid name.
@@ -86,14 +91,16 @@ async def addresses_of(host: str, *, timeout_s: float) -> list[str]:
 
 
 async def hosts_to_listen_on(host: str) -> str | list[str]:
-    """Return the addresses to bind for an operator's host: all addresses of a name, or the given address.
+    """Return the addresses to bind for the host in a listen address.
+
+    These are all addresses of a name, or the given address itself.
 
     Raises:
         OSError: If the name cannot be resolved, see :func:`addresses_of`.
         ValueError: If ``host`` is no valid name.
     """
     if not host or of_address(host) is not None:
-        return host  # unchanged, because an IPv6 address may have a scope
+        return host  # return it unchanged, because an IPv6 address may have a scope
     return await addresses_of(host, timeout_s=LISTEN_WITHIN_S)
 
 

@@ -26,7 +26,9 @@ _VERIFY = dict(zip(CLIENT_AUTH, (ssl.CERT_NONE, ssl.CERT_OPTIONAL, ssl.CERT_REQU
 
 
 def load_port(settings: PortTls, *, what: str = "tls") -> PortContext:
-    """Read the certificate files that the settings name, and return the port's context; blocks.
+    """Read the certificate files that the settings name, and return the port's context.
+
+    This function blocks.
 
     Args:
         what: Name of the port in error texts.
@@ -41,7 +43,7 @@ def load_port(settings: PortTls, *, what: str = "tls") -> PortContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # Renegotiation would let a peer repeat the expensive part of a handshake without limit.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
-    # No session tickets: a resumed session could be used after the peer's certificate has expired.
+    # Allow no session tickets: a peer could resume a session after its certificate has expired.
     context.num_tickets = 0
     context.verify_mode = _VERIFY[settings.client_auth]
     ends_at = _ends(what, "certificate", cert)[0]
@@ -60,12 +62,12 @@ def load_port(settings: PortTls, *, what: str = "tls") -> PortContext:
 
 
 def paths_of(settings: PortTls) -> tuple[Path, ...]:
-    """Return the paths of the files that :func:`load_port` reads; the certificate is the first one."""
+    """Return the paths of the files that :func:`load_port` reads; the certificate's path comes first."""
     return tuple(Path(name) for name in (settings.cert, settings.key, settings.ca) if name)
 
 
 def _content(what: str, kind: str, path: str) -> str:
-    try:  # check the file first: OpenSSL would wait for a FIFO
+    try:  # read the file here first, because OpenSSL would block on a FIFO
         return read_regular(path, size_max=CERTIFICATES_SIZE_MAX).decode("latin-1")
     except OSError as error:
         raise TlsSettingError(f"{what}: {kind} {path}: {reason(error)}") from None
@@ -128,7 +130,9 @@ class PortFiles(CertificateFiles[PortContext]):
 
 
 def watched_port(flags: TlsFlags, take: Callable[[PortContext], None]) -> PortFiles | None:
-    """Return the watched TLS files of the port with these flags; None if the port can never use TLS. Blocks.
+    """Return the watched TLS files of the port with these flags; None if the port can never use TLS.
+
+    This function blocks.
 
     Raises:
         TlsSettingError: If the files cannot be used.
@@ -139,7 +143,9 @@ def watched_port(flags: TlsFlags, take: Callable[[PortContext], None]) -> PortFi
 
 
 def watched_http(settings: PortTls, take: Callable[[PortContext], None]) -> PortFiles | None:
-    """Return the watched TLS files of an HTTP port; None if the port does not use TLS. Blocks.
+    """Return the watched TLS files of an HTTP port; None if the port does not use TLS.
+
+    This function blocks.
 
     Raises:
         TlsSettingError: If the files cannot be used.

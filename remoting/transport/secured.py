@@ -4,9 +4,9 @@ The *inner protocol* (:class:`Inner`) gets decrypted bytes; the same limits appl
 
 A port with TLS makes a :class:`Secured` for each accepted connection. This object is a protocol for the
 socket and a transport for the inner protocol. It sends encrypted bytes to the socket at once. So all bytes
-that the peer has not read are in the socket's buffer, and the inner protocol can check the size of this
-buffer. Handshakes run in short time slices (:mod:`routekeeper.remoting.transport.turns`), so that many
-handshakes at once delay other work only a little.
+that the peer has not read are in the buffer of the socket's transport. The inner protocol can check the size
+of this buffer. Handshakes run in short time slices (:mod:`routekeeper.remoting.transport.turns`), so that
+many handshakes at once delay other work only a little.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from routekeeper.remoting.transport.tls import Pipe, TlsError
 from routekeeper.remoting.transport.turns import SMALL_BYTES, TURN_S, Turns
 
 #: Largest number of bytes that are received at once, and that one connection holds while it waits for its
-#: turn.
+#: turn (time slice) on the event loop.
 RECEIVED_MAX: Final = 16 * 1024
 #: Largest number of bytes that a peer may send in a handshake; most of them are its certificates.
 HANDSHAKE_BYTES_MAX: Final = 64 * 1024
@@ -45,8 +45,8 @@ class PortContext:
     Attributes:
         context: Context for accepted connections; None if the port has no TLS.
         demanded: True if a connection without TLS is closed (mode ``enforcing``).
-        ends_at: Time in Unix seconds at which the certificate expires. If all authorities have expired before
-            this time, the time at which the last of them expires.
+        ends_at: Time in Unix seconds at which the certificate expires. If all authorities expire earlier, the
+            time at which the last authority expires.
     """
 
     context: ssl.SSLContext | None = None
@@ -127,7 +127,7 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         self._transport: asyncio.Transport  # set by connection_made
         self._pipe: Pipe | None = None
         self._open = False  # True after the handshake
-        self._received = b""  # bytes that wait for this connection's turn
+        self._received = b""  # bytes that wait for this connection's turn (time slice)
         self._shaken = 0  # bytes of the handshake that were received so far
         self._queued = False
         self._inner_paused = False
@@ -196,25 +196,26 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
     def size(self) -> int:
         """Return the number of waiting bytes; before the handshake begins, at least :data:`SMALL_BYTES`.
 
-        Therefore requests are served before new handshakes. Once a handshake has begun, its real bytes count.
-        The later parts of a handshake cost less and complete it, so they need not wait for other new
-        connections.
+        This minimum makes new handshakes wait until short requests of other connections are served. Once a
+        handshake has begun, its real bytes count. The later parts of a handshake cost less and complete the
+        handshake, so they need not wait for other new connections.
         """
         waiting = len(self._received)
         return max(SMALL_BYTES, waiting) if self._pipe is None else waiting
 
     def go_on(self) -> None:
-        """Handle received bytes, because this connection's turn has begun."""
+        """Handle received bytes, because this connection's turn (time slice) has begun."""
         self._queued = False
         if not self._lost and not self._transport.is_closing():
             self._read_on()
             self._work_in_turn()
 
     def _work_in_turn(self) -> None:
-        """Continue the handshake or decrypt received bytes, when it is this connection's turn.
+        """Continue the handshake or decrypt received bytes, in this connection's turn (time slice).
 
         Decrypted bytes are passed to the inner protocol. Decryption also waits for this connection's turn,
-        because decrypting records of one byte each costs a hundred times as much as decrypting full records.
+        because a hostile peer can make it expensive. Decryption of records of one byte costs a hundred times
+        as much as that of full records.
         """
         if self._queued:
             return
@@ -222,7 +223,7 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         if not turns.begin():
             self._queued = True
             self._transport.pause_reading()
-            # The peer has just sent bytes, so its handshake becomes the last one to break off.
+            # The peer has just sent bytes, so its handshake is now the last to be broken off.
             if self._pipe is not None and not self._open:
                 self._port.handshakes.leave(self)
                 self._port.handshakes.enter(self)
@@ -254,7 +255,7 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         if rest := self._pipe.pending():  # bytes of TLS itself, such as the answer to a key change
             self._transport.write(rest)
             if self._backed_up:
-                # A peer can cause answers to key changes without any request, and no other limit counts them.
+                # A peer can cause such answers without sending any request, and no other limit counts them.
                 self._unread_control = True
                 self._transport.pause_reading()
         return plain
@@ -281,7 +282,7 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         if self._shaken > HANDSHAKE_BYTES_MAX:
             self._fail(f"a TLS handshake of more than {HANDSHAKE_BYTES_MAX} bytes")
             return False
-        # The peer has just sent bytes, so its handshake becomes the last one to break off.
+        # The peer has just sent bytes, so its handshake is now the last to be broken off.
         self._port.handshakes.leave(self)
         silent = self._port.handshakes.enter(self)
         if silent is not None:
@@ -289,7 +290,7 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
         return False
 
     def give_way(self) -> None:
-        """Break off this handshake: too many handshakes wait, and this one has waited longest."""
+        """Break off this handshake, because too many handshakes wait and it has waited longest."""
         self._break("too many TLS handshakes wait for their peers: this one has waited longest")
 
     def _is_late(self) -> None:
@@ -423,7 +424,7 @@ class Entrance(Secured):
             return
         transport, inner = self._transport, self._inner
         inner.take_over(transport)
-        transport.pause_reading()  # uvloop begins to use another protocol's read method only after a pause
+        transport.pause_reading()  # uvloop uses the new protocol's read method only after a pause
         transport.set_protocol(inner)
         transport.resume_reading()
         inner.data_received(bytes(self._port.buffer[:nbytes]))

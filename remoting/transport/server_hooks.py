@@ -1,9 +1,9 @@
-"""Hooks of one server: called before and after each served request, with a limit on their time.
+"""Hooks of one server, which are called before and after each request, with a limit on their time.
 
-Hooks run on the server's event loop, and no code can interrupt a hook that takes too long. Therefore their
-time is measured. A call above :data:`CALL_MAX_S` is counted and logged. All hooks together may use
-:data:`SHARE` of the loop's time; when they have used more, requests are refused with code 2. So the hooks
-see every request that is served, and the loop still has time for leases and elections.
+Hooks run on the server's event loop, and a hook that takes too long cannot be interrupted. Therefore the time
+of hooks is measured. A call above :data:`CALL_MAX_S` is counted and logged. All hooks together may use
+:data:`SHARE` of the loop's time; when they have used more, requests are refused with code 2. So no request is
+served without its hooks, and the loop always has time for leases and elections.
 """
 
 from __future__ import annotations
@@ -135,7 +135,10 @@ class ServerHooks:
         self.overloads = 0
 
     def wrap(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-        """Return handlers that call the hooks before and after; if there are no hooks, the same handlers."""
+        """Return handlers that call the hooks before and after each request.
+
+        If there are no hooks, the handlers stay unchanged.
+        """
         if not self._hooks:
             return dict(handlers)
         return {code: functools.partial(self._serve, handler) for code, handler in handlers.items()}

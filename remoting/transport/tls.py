@@ -15,16 +15,17 @@ from typing import Any, Final, Literal
 from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.files import CERTIFICATES_SIZE_MAX, read_regular
 
-#: Check of a server's certificate. ``host``: a known authority has signed it for the host of the server's
-#: address. ``authority``: a known authority has signed it. ``nothing``: no check.
+#: Check of a server's certificate. ``host``: a known authority must have signed the certificate for the host
+#: of the server's address. ``authority``: a known authority must have signed the certificate. ``nothing``: no
+#: check.
 Check = Literal["host", "authority", "nothing"]
 
 #: Largest number of bytes of one read: the size of one TLS record. Each read allocates a buffer of this size.
 _READ: Final = 16 * 1024
-#: Largest number of bytes that are passed to OpenSSL at once. Its buffers never shrink: they keep the largest
-#: size that they had, until the connection is closed.
+#: Largest number of bytes that are passed to OpenSSL at once. OpenSSL's buffers never shrink: until the
+#: connection is closed, they keep their largest size.
 _PIECE: Final = 16 * 1024
-#: OpenSSL's reasons for an error if the first bytes of the peer are no TLS record.
+#: OpenSSL's names of the errors that occur if the first bytes of the peer are no TLS record.
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")
 
 
@@ -52,7 +53,7 @@ class Tls:
 def load(
     *, ca_file: str, cert_file: str, key_file: str, check: Check, key_password: str = ""
 ) -> ssl.SSLContext:
-    """Return a context with the authorities of servers' certificates and this program's own certificate.
+    """Return a TLS context for connections to servers, with authorities and this program's own certificate.
 
     Args:
         ca_file: PEM file with the authorities; empty for the system's authorities.
@@ -69,7 +70,7 @@ def load(
     context.verify_mode = ssl.CERT_NONE if check == "nothing" else ssl.CERT_REQUIRED
     try:
         if ca_file:
-            # Check the file first: if the file is a FIFO, OpenSSL would wait for a writer.
+            # Read the file here first, because OpenSSL would block if the file is a FIFO.
             read_regular(ca_file, size_max=CERTIFICATES_SIZE_MAX)
             context.load_verify_locations(cafile=ca_file)
         elif check != "nothing":
@@ -198,7 +199,7 @@ class Pipe:
         try:
             while part := tls.read(_READ):
                 parts.append(part)
-                # Stop here: the next read would find no bytes, and only raise an error.
+                # Stop here, because the next read would find no bytes and raise an error.
                 if not incoming.pending and not tls.pending():
                     return
             self.closed = True
@@ -206,7 +207,7 @@ class Pipe:
             pass
 
     def seal(self, data: bytes | bytearray | memoryview) -> bytes:
-        """Encrypt bytes; return the encrypted bytes, which must be sent in the order of the calls."""
+        """Encrypt and return bytes; the results must be sent in the order of the calls."""
         with self._lock:
             if len(data) <= _PIECE:
                 self._tls.write(data)

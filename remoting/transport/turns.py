@@ -8,24 +8,24 @@ from typing import Final, Protocol
 
 from routekeeper.remoting.addresses import network_of
 
-#: Length of a turn in seconds. In a turn, requests may occupy the loop for this time plus the time of the
-#: last request.
+#: Length of a turn (time slice) in seconds. In a turn, requests may occupy the loop for this time plus the
+#: time of the last request.
 TURN_S: Final = 0.003
-#: If the requests in one iteration of the loop have taken this time in seconds, the next turn begins only in
-#: a later iteration, which a callback detects. After less work, the next turn may begin at once, because a
+#: Work in seconds in one iteration of the loop. After this much work, the next turn begins only in a later
+#: iteration, and a callback detects that iteration. After less work, the next turn may begin at once. A
 #: callback after each single request would be too expensive.
 _UNCHECKED_S: Final = 0.000_5
-#: Connections with fewer waiting bytes than this are served before connections with more.
+#: Connections with fewer waiting bytes than this are served before connections with more waiting bytes.
 SMALL_BYTES: Final = 4096
 #: Assumed cost in seconds of a request that a task handles, until some requests were measured.
 _TASK_S: Final = 0.000_2
 #: Assumed cost in seconds of each byte in the body of a request that a task handles, for the first
 #: ``_TASK_BYTES_MAX`` bytes. This is the cost of the most expensive bodies. If a body is cheaper, the turn
-#: only ends early.
+#: ends too early, which is harmless.
 _TASK_BYTE_S: Final = 0.000_000_3
 _TASK_BYTES_MAX: Final = 65_536
-#: Weight of a new measurement in the estimated cost of a request that a task handles. It applies if the new
-#: value is smaller than the estimate.
+#: Weight of a new measurement in the estimated cost of a request that a task handles. The weight applies only
+#: to a measurement below the estimate; a higher measurement replaces the estimate.
 _FORGETTING: Final = 0.1
 #: Largest number of connections that are admitted between two turns, one in each iteration of the loop.
 _LET_IN_MAX: Final = 64
@@ -51,7 +51,7 @@ class Worker(Protocol):
     def size(self) -> int: ...
 
     def go_on(self) -> None:
-        """Handle the remaining requests until the turn is over."""
+        """Handle the remaining requests until the turn (time slice) is over."""
 
 
 class _Line:
@@ -94,9 +94,9 @@ class Turns:
 
     The next turn serves connections in this order:
 
-    - Connections with few waiting bytes (:data:`SMALL_BYTES`) are first. If connections with more bytes wait
-      as well, the connections with few bytes get half of the turn. Each turn serves at least one connection
-      with more bytes.
+    - Connections with few waiting bytes (:data:`SMALL_BYTES`) are first. If connections with more bytes also
+      wait, the connections with few bytes get half of the turn. Each turn serves at least one connection with
+      more bytes.
     - In each of these two groups, the connection with the least cost is first. So a client with few requests
       waits for one turn, even if many clients send many requests. If the costs are equal, the connection with
       fewer bytes is first.
@@ -107,8 +107,8 @@ class Turns:
     connection. An IPv6 network of 64 bits counts as one host.
 
     A turn begins only if no new connection came during the last iteration of the loop. The reason is that a
-    listener admits one connection in each iteration. If a turn began after each admission, a client with few
-    requests would wait for the turns of all connections that were admitted before it.
+    listener admits one connection in each iteration. If a turn began after each admission, a new client would
+    wait for the turns of all connections that were admitted before it.
 
     Requests that are passed to tasks run later, all in one iteration. Therefore a turn starts only as many of
     these requests as fit into the turn. Each request's cost is estimated twice: from recent requests, and
@@ -143,7 +143,8 @@ class Turns:
         self._called = False
         self._came = False
         self._let_in = 0  # connections admitted since the last turn
-        # Cost of closed connections by host, if it is above the least cost of the queues.
+        # Cost of closed connections by host. A cost up to the queues' least cost is not stored, because each
+        # new connection counts as at least this expensive.
         self._gone: dict[str, float] = {}
 
     @property
@@ -153,7 +154,7 @@ class Turns:
 
     @property
     def waiting(self) -> int:
-        """Return the number of connections that wait for their turn."""
+        """Return the number of connections that wait for their turn (time slice)."""
         return len(self._small) + len(self._large)
 
     @property
@@ -188,21 +189,21 @@ class Turns:
         return True
 
     def renew(self) -> None:
-        """Begin a new turn for bytes that waited for something else, such as a read barrier.
+        """Begin a new turn (time slice) for bytes that waited for another event, such as a read barrier.
 
-        These bytes can be answered only now, so they must not wait for a turn as well.
+        These bytes can be answered only now, so they must not wait for a turn in addition.
         """
         self._until = self._clock() + self._turn_s
 
     def begin_anyway(self) -> None:
-        """Begin to handle requests that cannot wait again, even if the turn is over.
+        """Begin to handle requests that cannot wait again, even if the turn (time slice) is over.
 
         :meth:`over` may return True after the first request.
         """
         self._began = self._clock()
 
     def over(self) -> bool:
-        """Return True if the connection must stop after the present request, because the turn is over."""
+        """Return True if the turn (time slice) is over; the connection must then stop after this request."""
         return self._clock() >= self._until
 
     def end(self, worker: Worker) -> None:
@@ -220,7 +221,7 @@ class Turns:
             self._come_round()
 
     def wait(self, worker: Worker) -> None:
-        """Put a connection that does not wait yet into the queue for a later turn."""
+        """Put a connection that does not wait yet into the queue for a later turn (time slice)."""
         size = worker.size
         (self._small if size < SMALL_BYTES else self._large).push(worker, size)
         self._come_round()
@@ -239,7 +240,8 @@ class Turns:
         """Count the duration of the first run of a request's task; call this right after the run."""
         took_s = self._clock() - self._task_began
         worker.cost_s += took_s
-        # If the connection was closed before its task ran, its cost is already stored: store the higher cost.
+        # If the connection was closed before its task ran, its cost is already stored. Replace it by the
+        # higher cost.
         if network_of(worker.host) in self._gone:
             self.left(worker)
         self._task_s = max(took_s, self._task_s + _FORGETTING * (took_s - self._task_s))

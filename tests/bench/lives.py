@@ -35,7 +35,7 @@ E = TypeVar("E", Delivery, DiskSample, Fault, LinkSample, Operation, ProcessSamp
 
 
 def a_turn(out: Path, plan: Plan, arm: Arm, *, profile: str, seed: int, block: int = 1) -> SessionPlan:
-    """Return the plan of one run: the first attempt of one arm (design) in one round of the first series.
+    """Return the plan of one run, which is the first attempt of one arm (design) in the first series.
 
     Args:
         block: Number of the round.
@@ -73,21 +73,21 @@ def written_so_far(session: Session, kind: type[E], process: str) -> list[E]:
 def hold_brokers(session: Session, seen: Callable[[int, int], bool]) -> None:
     """Stop all brokers (SIGSTOP) until a server has restarted and an event shows that it lists no broker.
 
-    If the brokers ran, they could register at the restarted server before an event shows it empty.
+    If the brokers ran, they could register at the restarted server before any event shows its empty list.
 
     Args:
         seen: Function that gets a server's index and an instant in ns. It returns True if an event after that
-            instant shows the server empty.
+            instant shows that the server lists no broker.
     """
     brokers, servers = session.cluster.brokers, session.cluster.server_processes
     pids = {server.index: server.child.pid for server in servers if server.child is not None}
-    # Ignore older events: they may show the server before it was killed.
+    # Ignore older events, because they may show the server before it was killed.
     after_ns = time.monotonic_ns()
     for broker in brokers:
         broker.signal(signal.SIGSTOP)
 
     def killed() -> list[int]:
-        """Return the indexes of the servers that were killed, including those that run again."""
+        """Return the indexes of the servers that were killed, including servers that have restarted."""
         return [
             server.index
             for server in servers

@@ -177,7 +177,7 @@ class Life:
 
 
 def _spans(views: Iterable[Row]) -> Iterator[Row]:
-    """Yield the time spans in which an observer saw the same route list, from the recorded changes.
+    """Yield the time spans in which an observer saw the same route list, computed from recorded changes.
 
     Only the earliest and the latest possible instant of each change are known. A span begins and ends in the
     middle between these two instants.
@@ -219,8 +219,10 @@ def _recovered(asked: list[tuple[int, int, str, int]]) -> float:
     Return 0 if the fault disturbed no request.
 
     Args:
-        asked: A tuple for each request: when it was due and done, in ns since the fault; its verdict; and the
-            time in ns for which its answer had been outdated.
+        asked: A tuple for each request. Its first two fields are the instants at which the request was due
+            and
+            done, in ns since the fault. Then come the verdict on the answer, and the time in ns for which the
+            answer had been outdated.
     """
     disturbed = [
         due
@@ -297,9 +299,12 @@ def _of_requests(life: Life, run: Run, fault: Row) -> Iterator[tuple[str, float]
 
 
 def _left_out(life: Life, fault: Row, observer: str) -> float | None:
-    """Return the time in s after the fault until the last observer stopped listing the lost brokers.
+    """Return the time in s after the fault until none of these observers listed a lost broker any more.
 
-    Return None if no observer listed a lost broker after the fault.
+    Return None if none of them listed a lost broker after the fault.
+
+    Args:
+        observer: Kind of the observers: "nameserver" or "client".
     """
     gone = [int(name.rpartition("-")[2]) for name in fault["targets"] if name.startswith("broker-")]
     back = fault.get("healed_ns") or fault["until_ns"]
@@ -470,10 +475,13 @@ def _of_run(life: Life, run: Run) -> Iterator[tuple[str, str, float]]:
 
 
 def differences(found: dict[Key, float], values: Path) -> tuple[int, list[str]]:
-    """Compare figures with the report's; return the number of compared measures, and a line per difference.
+    """Compare figures with a report's figures.
 
     The same measure in several arms and rounds counts as one measure. Each case of a measure counts
     separately.
+
+    Returns:
+        The number of compared measures, and a line of text for each difference.
     """
     compared: set[tuple[str, str, str]] = set()
     told = []
@@ -490,7 +498,7 @@ def differences(found: dict[Key, float], values: Path) -> tuple[int, list[str]]:
 
 
 def main(results: str, values: str | None = None) -> int:
-    """Print the median of each figure for each design; if `values` is given, compare all figures with it."""
+    """Print the median of each figure for each design. If `values` is given, compare all figures with it."""
     found = figures(Path(results))
     rounds: dict[tuple[str, ...], list[float]] = defaultdict(list)
     for (scenario, case, measure, arm, _), value in found.items():

@@ -1,8 +1,10 @@
 """Compute the table of docs/results/real.md from the raw events of the profile ``real``.
 
 ``python -m tests.bench.recompute_real RESULTS values.csv`` prints the table's rows. RESULTS is a folder into
-which the archives of docs/results/real were unpacked. Measures of the report come from its ``values.csv``,
-which recompute.py checks; all other figures come from the events. This file imports no code of the benchmark.
+which the archives of docs/results/real were unpacked.
+
+The report's measures come from values.csv, which recompute.py checks. All other figures come from the events.
+This file imports no code of the benchmark.
 """
 
 from __future__ import annotations
@@ -17,12 +19,12 @@ from statistics import median
 from tests.bench.recompute import WAITED, Life, Row, Run
 
 ARMS = ("independent", "independent-real", "raft", "raft-real")
-"""Designs of the profile, in the order of the table's columns: our programs and RocketMQ's own, by mode."""
+"""Designs of the profile, in the order of the table's columns. "-real" means RocketMQ's own programs."""
 POLL_NS = 10_000_000_000
 """Time between two route queries of a client in this profile."""
 
 Values = dict[str, list[float]]
-"""Values of one row: by design, one value for each round."""
+"""Values of one row: a list with one value for each round, by design."""
 Place = tuple[str, str, str]
 """Scenario, case and measure of a figure."""
 
@@ -41,7 +43,7 @@ def in_run(life: Life, run: Run, kinds: tuple[str, ...]) -> list[Row]:
 
 
 def failed(kind: str, life: Life, run: Run, *, until_ns: int | None = None) -> tuple[int, int]:
-    """Return how many operations of this kind failed after the fault began, and how many there were."""
+    """Return the numbers of failed operations and of all operations of this kind after the fault began."""
     (fault,) = run.faults
     begin = fault["begin_ns"]
     ops = [op for op in in_run(life, run, (kind,)) if begin <= op["due_ns"] < begin + (until_ns or 2**62)]
@@ -49,9 +51,9 @@ def failed(kind: str, life: Life, run: Run, *, until_ns: int | None = None) -> t
 
 
 def delayed_newcomers(life: Life, run: Run) -> tuple[int, int]:
-    """Return how many new clients had no right answer in 250 ms, and how many there were.
+    """Return the numbers of new clients without a right answer within 250 ms, and of all new clients.
 
-    Only clients count that asked a server which the fault did not hit, after the fault began.
+    Only clients count that asked after the fault began, and that asked a server that the fault did not hit.
     """
     (fault,) = run.faults
     asked = [
@@ -66,7 +68,7 @@ def delayed_newcomers(life: Life, run: Run) -> tuple[int, int]:
 def listed_again_s(life: Life, run: Run) -> float:
     """Return the time in s from the instant at which a restarted broker is ready until all servers list it.
 
-    The time is negative if they list it before.
+    The time is negative if all servers list the broker before it is ready.
     """
     (fault,) = run.faults
     (broker,) = (int(name.rpartition("-")[2]) for name in fault["targets"])
@@ -129,7 +131,7 @@ def table(results: Path, values: Path) -> list[str]:
         return lambda arm: spread(known[place][arm])  # type: ignore[index]
 
     def more(*place: str) -> Callable[[str], str]:
-        """Return a cell with the differences between RocketMQ's own programs and ours, round by round."""
+        """Return a function that writes a cell: RocketMQ's programs minus ours, round by round."""
 
         def cell(arm: str) -> str:
             if not arm.endswith("-real"):

@@ -15,21 +15,21 @@ from typing import Any
 
 Event = dict[str, Any]
 Figures = dict[tuple[str, str, int, str], float]
-"""Maps point (as a folder's name), design, round and figure to the figure's value."""
+"""Value of each figure, by point (as a folder's name), design, round and name of the figure."""
 
 PHASES = {"register": "register", "restart": "restart", "restart-spread": "spread", "change": "change"}
-"""Maps a phase in the notes to the first word of its figures."""
+"""First word of the names of a phase's figures, by phase in the notes."""
 TOLERANCE = 0.01
-"""Allowed relative difference. The events have ns; rows have floating-point numbers made from ns."""
+"""Allowed relative difference between a figure of this file and the same figure in rows.jsonl."""
 
 SEND_EVERY_NS = 50_000_000
 """Time between two messages of the producer that sends while no server runs."""
 
 BEFORE_S = {"change_took_s": 0.002, "restart_right_s": 0.3}
-"""Longest time in seconds from the instant at which a figure begins to the first event that shows it.
+"""Longest time in s between the start of a measured duration and its first event, by figure.
 
-A change begins when the harness decides it, and the first event is a sent request. A restart begins before
-the servers are killed, and the first event is a started server.
+A change begins when the harness decides to make it, and its first event is a sent request. A restart begins
+before the servers are killed, and its first event is a started server.
 """
 
 
@@ -85,7 +85,7 @@ def storms(folder: Path) -> Iterable[tuple[str, float]]:
 
 
 def right_ns(checks: list[Event]) -> int:
-    """Return the instant from which on every server gave only right answers.
+    """Return the instant in ns from which every server gave only right answers.
 
     An answer is right if it lists as many brokers as the most complete answer of the phase.
     """
@@ -99,9 +99,9 @@ def right_ns(checks: list[Event]) -> int:
 
 
 def longest_wait_ns(asked: list[Event]) -> int:
-    """Return the longest time from a query to the next right answer of the same server.
+    """Return the longest time in ns from a query to the next right answer of the same server.
 
-    The times in which the querying process itself may have overlooked an answer are subtracted.
+    Times in which the querying process may itself have overlooked an answer are subtracted.
     """
     longest, since, own = 0, dict[int, int](), dict[int, int]()
     for op in sorted(asked, key=lambda op: int(op["sent_ns"])):
@@ -121,8 +121,8 @@ def longest_wait_ns(asked: list[Event]) -> int:
 def changes(folder: Path) -> Iterable[tuple[str, float]]:
     """Yield the median times of changes that are made one at a time, and the duration of a failover."""
     notes = events(folder, "notes")
-    # Designs without a leader have two notes with the role "server": the first counts as the leader's,
-    # the second as the follower's.
+    # Designs without a leader have two notes with the role "server". The first note counts as a leader's, and
+    # the second note as a follower's.
     places = iter(("leader", "follower"))
     for note in notes:
         if note.get("kind") == "changes":
@@ -142,11 +142,12 @@ def changes(folder: Path) -> Iterable[tuple[str, float]]:
 def herds(folder: Path) -> Iterable[tuple[str, float]]:
     """Yield the figures of many clients that learn of a change, because they watch or because they poll.
 
-    The figures are:
+    Watching clients see several changes, and polling clients see only one change. The figures are:
 
-    - the time in ms until half of the clients, and the last client, knew a change: the median of all changes
-      for clients that watch, and the time of the only change for clients that poll;
-    - the processor time of all servers: in ms for a change, and in s for a minute of polling.
+    - the times in ms until half of the clients, and until the last client, knew a change;
+    - the processor time of all servers, in ms for each watched change, and in s for a minute of polling.
+
+    For watching clients, the times are the medians of all changes.
     """
     notes = events(folder, "notes")
     used_s: dict[str, float] = defaultdict(float)
@@ -164,15 +165,18 @@ def herds(folder: Path) -> Iterable[tuple[str, float]]:
 
 
 def lower_median(values: list[float]) -> float:
-    """Return the median; of an even number of values, return the lower one of the two in the middle."""
+    """Return the median. Of an even number of values, take the lower of the two values in the middle."""
     return sorted(values)[(len(values) - 1) // 2]
 
 
 def kills(folder: Path) -> Iterable[tuple[str, float]]:
     """Yield the figures of servers that were killed one by one, and not started again.
 
-    These are the seconds until a change was accepted after each kill, and the number of servers that may be
-    down while changes are accepted, or while every other server answers right.
+    The figures are:
+
+    - the time in s from each kill until a change was accepted;
+    - the number of servers that may be down while changes are still accepted;
+    - the number of servers that may be down while every other server still answers right.
     """
     notes = [note for note in events(folder, "notes") if note.get("kind") == "down"]
     for note in notes:
@@ -197,8 +201,8 @@ def restarts(folder: Path) -> Iterable[tuple[str, float]]:
 def absence(folder: Path) -> Iterable[tuple[str, float]]:
     """Yield the numbers of sent and failed messages while no server ran, and afterwards.
 
-    Messages of one phase are due every 50 ms. Another distance begins a new phase. The phases are: before the
-    absence, the absence, afterwards.
+    Messages of one phase are due every 50 ms, so any other interval begins a new phase. There are three
+    phases: before, during and after the absence of the servers.
     """
     sends = [op for op in events(folder, "ops") if op["op"] == "send"]
     phases: list[list[Event]] = [[]]
@@ -215,9 +219,10 @@ def absence(folder: Path) -> Iterable[tuple[str, float]]:
 
 
 def differences(found: Figures, rows: Path) -> tuple[int, list[str]]:
-    """Compare figures with ``rows.jsonl``; return the number of compared figures, and all that differ.
+    """Compare figures with ``rows.jsonl``, and skip figures that are only in ``rows.jsonl`` or in ``found``.
 
-    Skip figures that are only in ``rows.jsonl`` or only in ``found``.
+    Returns:
+        The number of compared figures, and a line of text for each difference.
     """
     compared, differ = 0, []
     for row in (json.loads(line) for line in rows.read_bytes().splitlines()):

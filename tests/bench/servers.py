@@ -1,4 +1,4 @@
-"""Nameservers and brokers for tests of the benchmark: real processes on free ports."""
+"""Nameservers and brokers that tests of the benchmark run as real processes on free ports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.ports import free_addresses
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Addresses (``host:port``) of running servers; ``http`` has the HTTP addresses of the nameservers."""
+    """Addresses (``host:port``) of running servers. ``http`` has the nameservers' HTTP addresses."""
 
     nameservers: list[str]
     http: list[str]
@@ -37,7 +37,7 @@ def running(
     """Run nameservers, and brokers with these names, until the ``with`` block ends.
 
     Args:
-        wire: ``host:port`` of each nameserver; if None, free ports of this machine are used.
+        wire: ``host:port`` of each nameserver. None means free ports of this machine.
     """
     http, raft = free_addresses(nameservers), free_addresses(nameservers)
     wire = wire or free_addresses(nameservers)
@@ -79,7 +79,7 @@ def running(
 
 
 def listed(nameserver: str) -> set[str]:
-    """Return the names of the brokers that a nameserver lists; an empty set if it cannot answer yet."""
+    """Return the names of the brokers that a nameserver lists, or an empty set if it cannot answer yet."""
     client = Client(ClientConfig(nameservers=(nameserver,)))
     try:
         return set(client.run(client.admin.cluster_info()).broker_addr_table)

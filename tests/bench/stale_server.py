@@ -1,4 +1,4 @@
-"""A server that acts like a slow replica: it repeats the earlier answers of another nameserver."""
+"""A server that acts like a slow replica, because it repeats another nameserver's earlier answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EVERY_S: Final = 0.002
 
 
 class StaleServer:
-    """A server for routes of one topic: it repeats another nameserver's answers from ``behind_s`` s ago."""
+    """A server that repeats another nameserver's answers about one topic from ``behind_s`` s ago."""
 
     def __init__(self, addr: str, upstream: str, topic: str, behind_s: float) -> None:
         self._addr = addr

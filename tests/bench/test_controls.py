@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(900)]
 
 SCHEDULED: Final = ("lookup", "newcomer", "send", "send_once")
 ARMS: Final[tuple[Arm, ...]] = ("independent", "independent-again", "apache")
-#: Seconds for which a server is down: longer than a busy machine can delay the observer.
+#: Seconds for which a server is down. A busy machine cannot delay the observer for so long.
 DOWN_S: Final = 3.0
 #: Factor for all times of a run that depend on timers.
 STRETCH: Final = 20.0

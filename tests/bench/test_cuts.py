@@ -1,4 +1,4 @@
-"""Each case of a fault hits the right server, and cuts every link of the case but no other link."""
+"""Each case of a fault hits the right server and cuts all links of the case and no other link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A run may end while the next run starts, but it ends before the load of the next run begins.
+"""The cluster of a run may still stop while the cluster of the next run starts.
+
+The first cluster must have stopped before the load of the next run begins.
 
 Other tests check the planned time of a comparison.
 """

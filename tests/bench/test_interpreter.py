@@ -33,7 +33,7 @@ def test_build_counts_as_optimised_if_it_is_on_the_list(
 
 
 def a_python(folder: Path, name: str, *, optimised: bool, able: bool = True, version: str = "3.11.2") -> Path:
-    """Write a program that answers like a Python interpreter with these properties; return its path."""
+    """Write a program that answers like a Python interpreter with these properties, and return its path."""
     folder.mkdir(exist_ok=True)
     place = folder / name
     reason = "a reason" if optimised else None

@@ -92,7 +92,7 @@ def network() -> Iterator[KernelNetwork]:
 
 
 def numbers(network: KernelNetwork, code: str) -> list[float]:
-    """Run a program in the first namespace; return the numbers that it prints.
+    """Run a program in the first namespace, and return the numbers that it prints.
 
     The program sends to the program ECHO in the second namespace.
     """

@@ -1,6 +1,7 @@
 """With ``--links kernel``, the kernel's rules drop exactly the packets of the links that are cut.
 
-The measurement after each cut is longer than without the option. Options that do not fit are refused.
+With this option, the measurement after each cut lasts longer. Plans and machines that cannot use the option
+are refused.
 """
 
 from __future__ import annotations
@@ -99,8 +100,8 @@ def test_planned_time_of_a_run_knows_what_cuts_its_links() -> None:
     by_kernel = msgspec.structs.replace(plan, links="kernel")
     (series,) = plan.series
     more_s = run_seconds(by_kernel, series) - run_seconds(plan, series)
-    # The plan cuts links twice: those of one broker for 3.8 s, and in a partition for 2.6 s. If the kernel
-    # cuts the links, the run takes longer for each cut: by the duration of the cut, and by one second more.
+    # The plan cuts the links of one broker for 3.8 s, and the links of a partition for 2.6 s. If the kernel
+    # cuts links, each cut lengthens the run by the duration of the cut and one second.
     assert more_s == pytest.approx((3.8 + 1) + (2.6 + 1))
 
 

@@ -1,7 +1,7 @@
 """The proxy delays the bytes of a connection by the planned time, and keeps their order.
 
-The tests also check the limits of the delay and of the number of delayed bytes, and the bytes that are under
-way when the proxy cuts a link.
+The tests also check the limits of the delay and of the number of delayed bytes. Another test checks the bytes
+that are under way when the proxy cuts a link.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from tests.ports import free_addresses
 pytestmark = pytest.mark.faults
 
 TIMES: Final = 40
-#: Greatest delay in ms that the proxy may add by itself: by its two sockets, and by the wake-up of a thread
-#: for each delayed block of bytes.
+#: Greatest delay in ms that the proxy may add by itself. The proxy needs time for its two sockets, and to
+#: wake a thread for each delayed block of bytes.
 PASSING_MS: Final = 0.6
 BOTH: Final = both_ways(["broker-0"], ["nameserver-0"])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Delayed:
-    """An echo server behind the proxy."""
+    """An echo server, to which all connections pass the proxy that delays their bytes."""
 
     proxy: ProxyProcess
     addr: str
@@ -105,7 +105,7 @@ def test_bytes_keep_their_order_when_the_delay_ends_before_they_have_arrived(del
     delayed.proxy.delay([("broker-0", "nameserver-0")], 300)
     began = time.monotonic()
     connection.sendall(b"early ")
-    # Make sure that the proxy has read b"early ": between two answers, its loop reads all waiting bytes.
+    # Wait until the proxy has read b"early ". Between two answers, the proxy reads all waiting bytes.
     for _ in range(3):
         delayed.proxy.counts()
     delayed.proxy.delay([("broker-0", "nameserver-0")], 0)
@@ -161,7 +161,8 @@ def test_end_of_a_connection_comes_after_the_bytes_before_it(tmp_path: Path) -> 
         accepted.sendall(b"answer")
         for _ in range(3):
             proxy.counts()
-        proxy.delay([("broker-0", "side-a")], 0)  # so that accepted.close() takes effect at once
+        # delay nothing from here on: the end of the connection must still come after the delayed bytes
+        proxy.delay([("broker-0", "side-a")], 0)
         accepted.close()
         assert client.recv(64) == b"answer"
         assert client.recv(64) == b""

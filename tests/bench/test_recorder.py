@@ -108,7 +108,7 @@ def test_an_event_larger_than_the_buffer_is_written_whole(tmp_path: Path) -> Non
 def test_threads_write_and_close_one_log(tmp_path: Path) -> None:
     """Check that one thread may close a log while another thread still flushes the log.
 
-    This happened in CI, when a playground ended and its sampling thread still ran.
+    For example, a playground may end while its sampling thread still runs.
     """
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -175,6 +175,6 @@ def test_recording_is_cheap_enough_for_an_open_loop(tmp_path: Path) -> None:
         for index in range(20_000):
             log.record(operation(index + 1))
         spent = time.process_time_ns() - begin
-    # The bound is 50 us per event. An event takes 1 to 2 us; with one flush or one open per event, the time
+    # The bound is 50 us per event. An event takes 1 to 2 us. With one flush or one open per event, the time
     # would exceed the bound.
     assert spent / 20_000 < 50_000

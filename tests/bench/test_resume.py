@@ -18,7 +18,7 @@ ASKED: Final = Comparison(profile="smoke", plan=load_plan("smoke"), seed=4, comm
 
 
 def make(out: Path, arm: Arm, *, scenarios: int, seed: int) -> None:
-    """Write a run of one design in which the first ``scenarios`` scenarios are finished."""
+    """Write one design's run folders of the first ``scenarios`` scenarios, all of them finished."""
     shutil.rmtree(out, ignore_errors=True)
     for scenario in ASKED.plan.scenarios[:scenarios]:
         with PlantedRun(out, scenario=scenario.name, arm=arm) as run:

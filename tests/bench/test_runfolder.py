@@ -1,6 +1,7 @@
-"""A run's manifest is read as it was written; a manifest of another arm or a newer format is refused.
+"""A run's manifest is read as it was written, and wrong manifests are refused.
 
-Runs are found from each level of the folders, but void attempts are not found.
+Wrong manifests are of another arm or of a newer format. Runs are found from each level of the folders, but
+void attempts are not found.
 """
 
 from __future__ import annotations

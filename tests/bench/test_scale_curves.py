@@ -68,7 +68,7 @@ def storms(design: Arm, by_topics: dict[int, Sequence[float]]) -> list[Row]:
 
 def test_point_of_a_curve_is_the_median_of_its_rounds_with_their_range() -> None:
     rows = storms("raft", {100: (1.0, 9.0, 2.0), 1_000: (3.0,)})
-    # This row belongs to no curve: a point of a curve has 10 brokers or 1,000 topics per broker.
+    # This row belongs to no curve, because all points of a curve have 10 brokers, or 1,000 topics per broker.
     rows.append(row(storm(100, brokers=100), "raft", restart_right_s=50.0))
     (curve,) = curves_of(STORM, rows)
     assert [(dot.x, dot.median, dot.low, dot.high, dot.rounds) for dot in curve.dots] == [
@@ -164,7 +164,7 @@ def test_distance_says_of_each_two_designs_whether_one_is_lower() -> None:
         "Independent mode: 1 ms at a round trip of 0 ms, 1 ms at a round trip of 20 ms; it hardly changes.",
         "Raft mode: 2 ms at a round trip of 0 ms, 22 ms at a round trip of 20 ms; +1 ms for each ms more.",
         "ZooKeeper: 4 ms at a round trip of 0 ms, 34 ms at a round trip of 20 ms; +1.50 ms for each ms more.",
-        # no sentence compares independent mode: its servers have no links to each other
+        # no sentence compares independent mode, because its servers have no links to each other
         "Raft mode is below ZooKeeper at every distance.",
     ]
 

@@ -1,4 +1,4 @@
-"""Raw changes of clients that watch, as ``mqbench scale`` records them, and the figures made from them."""
+"""The figures of watching clients follow from the raw changes that ``mqbench scale`` records."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A tiny measurement by ``mqbench scale`` with real servers gives rows, events and a report page.
 
-A second start measures nothing again that is finished.
+A second start does not repeat measurements that are finished.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.slow, pytest.
 
 @pytest.fixture(scope="module", autouse=True)
 def patient() -> Iterator[None]:
-    """Set long limits for a busy machine: a delayed leader stays leader, and a change may take seconds."""
+    """Set long limits, so that a leader on a busy machine stays leader and a change may take seconds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(groups, "TIMERS", msgspec.structs.replace(groups.TIMERS, election_timeout_ms=3000))
         patch.setattr(number, "tried_s", lambda servers, down: 25.0)
@@ -101,7 +101,7 @@ def test_raw_changes_of_clients_that_watch_give_the_same_figures(folder: Path) -
 def figures_of(folder: Path, part: Part, kind: str, design: Arm) -> dict[str, float]:
     """Measure one point once and return the figures.
 
-    The point is the last one of ``kind`` with three servers in the small measurement.
+    The point is the last point of ``kind`` with three servers in the small measurement.
     """
     order = order_of(
         part,

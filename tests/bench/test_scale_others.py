@@ -1,4 +1,4 @@
-"""``mqbench scale`` measures how much other programs used the machine; its own programs never count."""
+"""``mqbench scale`` measures the CPU use of other programs, and never counts its own programs."""
 
 from __future__ import annotations
 

@@ -61,7 +61,10 @@ def real_turns(plan: Plan) -> list[Turn]:
 
 
 def test_estimate_of_a_design_learns_from_its_own_runs_first() -> None:
-    """Give the designs with our programs 5 s, and those with RocketMQ's programs 10 s more than usual."""
+    """An estimate adds the extra time of the design's own finished runs, or else the mean of other designs.
+
+    In this test, finished runs of two designs took 5 s and 10 s longer than usual.
+    """
     plan = load_plan("real")
     (series,) = plan.series
     turns = real_turns(plan)
@@ -74,7 +77,8 @@ def test_estimate_of_a_design_learns_from_its_own_runs_first() -> None:
     one, both = [(ours, took_s(ours, 5.0))], [(ours, took_s(ours, 5.0)), (real, took_s(real, 10.0))]
     usual = expected_s(plan, turns, done_s=[])
     assert expected_s(plan, turns, done_s=one) == pytest.approx(usual + 24 * 5.0)
-    # Of 24 runs, 6 have the overhead of each of the two known designs. The others get the mean difference.
+    # Of 24 runs, 6 belong to each of the two designs with a finished run. The other 12 runs get the mean
+    # difference.
     assert expected_s(plan, turns, done_s=both) == pytest.approx(usual + 6 * 5.0 + 6 * 10.0 + 12 * 7.5)
 
 

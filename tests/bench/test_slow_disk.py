@@ -24,8 +24,8 @@ pytestmark = [
 ]
 
 MORE_MS: Final = 20.0
-#: Programs in Python and Java. For each line of stdin they sync the file that their argument names; then
-#: they print a line.
+#: Programs in Python and Java. For each line of stdin, they sync the file that their argument names, and then
+#: print a line.
 PYTHON: Final = """
 import os, sys
 file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)

@@ -1,4 +1,4 @@
-"""The events of one cluster are split by scenario: each event goes to its scenario's folder.
+"""The events of one cluster are split by scenario, and each event goes to its scenario's folder.
 
 A scenario also gets the facts from earlier scenarios that are still true.
 """

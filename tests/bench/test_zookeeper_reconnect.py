@@ -1,4 +1,4 @@
-"""A ZooKeeper client that finds no server pauses between its tries; the pause does not grow."""
+"""A ZooKeeper client that finds no server pauses between its tries, and the pause does not grow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRIES = 50
 
 
 class Pauses:
-    """A recorder of a client's pauses, which ends each pause at once until it has ``TRIES`` pauses."""
+    """A recorder of a client's pauses. It ends the first ``TRIES`` pauses at once."""
 
     def __init__(self) -> None:
         self.seen: list[float] = []

@@ -138,7 +138,7 @@ class RecordingNameserver:
 
     Attributes:
         answering: While this event is not set, no request is answered.
-        answers: Answer to each request code; the answer to all other codes is success.
+        answers: Answer to each request code. The answer to all other codes is success.
     """
 
     def __init__(self) -> None:
@@ -328,7 +328,7 @@ class Started:
     """A server that was started in a folder, as from a shell. It may not be ready yet.
 
     Attributes:
-        line: First line of its standard output; empty if the server printed no line in time.
+        line: First line of its standard output, or empty if the server printed no line in time.
     """
 
     process: subprocess.Popen[str]
@@ -350,7 +350,7 @@ class StartIn(Protocol):
 
 @pytest.fixture
 def start_in(tmp_path: Path) -> Iterator[StartIn]:
-    """Return a function that starts servers in a folder with only their flags; they stop with the test."""
+    """Return a function that starts servers in a folder with only their flags. They stop with the test."""
     running: list[Started] = []
 
     def start(folder: Path, program: str, *flags: str) -> Started:
@@ -401,7 +401,7 @@ def connect() -> Iterator[Callable[[str], Wire]]:
 
 @pytest.fixture(scope="module")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """Run one broker for all tests of a module; each test must use its own topics and groups."""
+    """Run one broker for all tests of a module. Each test must use its own topics and groups."""
     with brokers_in(tmp_path_factory.mktemp("shared")) as start:
         broker = start("--set", "messageDelayLevel=1s 2s 1s 1s 1h", "--set", "maxMessageSize=100000")
         yield broker

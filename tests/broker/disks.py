@@ -1,4 +1,4 @@
-"""Small file systems for the files of a server; mounting them needs root."""
+"""Small file systems for the files of a server. Mounting them needs root."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 
 def run_or_skip(*command: str) -> None:
-    """Run a command; skip the test if the command fails."""
+    """Run a command. Skip the test if the command fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     if done.returncode != 0:
         pytest.skip(f"{command[0]} does not work here: {done.stderr.strip()}")
@@ -46,7 +46,7 @@ def resize(at: Path, *, size_bytes: int) -> None:
 
 
 def fill(at: Path) -> Path:
-    """Write a file until the disk is full; return its path, which the caller removes."""
+    """Write a file until the disk is full, and return its path, which the caller removes."""
     filler = at / "filler"
     with open(filler, "wb", buffering=0) as file:
         for chunk in (bytes(1 << 20), bytes(4096), b"x"):

@@ -2,9 +2,9 @@
 
     python -m tests.broker.kills [--kills 30] [--flush SYNC_FLUSH] [--seed 1]
 
-Messages are sent alone, in batches and by a lingering producer. Two groups consume them all the time: one
-with two members, and an orderly one. In the end, every acknowledged message must be at the offset of its
-acknowledgement. Both groups must have consumed it, the orderly group in order.
+Messages are sent alone, in batches and by a lingering producer. Two groups consume them all the time: a group
+with two members, and an orderly group. In the end, every acknowledged message must be at the offset of its
+acknowledgement. Both groups must have consumed it, and the orderly group must have kept the order.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PER_LIFE: Final = 60
 
 
 def body(number: int) -> bytes:
-    """Return the body of a message: it begins with the number, and its length depends on the number."""
+    """Return a message body that begins with ``number`` and whose length depends on ``number``."""
     return b"%d " % number + b"." * (number * 7919 % 1500)
 
 
@@ -166,7 +166,7 @@ class Run:
 
 
 async def play(namesrv: str, broker: Server, *, kills: int, rng: random.Random) -> Run:
-    """Send and consume while the broker is killed ``kills`` times; check and return the run."""
+    """Send and consume while the broker is killed ``kills`` times. Check and return the run."""
     run = Run(namesrv)
     client_config = divide_periods(ClientConfig(nameservers=(namesrv,)), 20)
     async with (
@@ -236,7 +236,7 @@ async def judge(run: Run, client: Client) -> None:
 
 
 def kill_again_and_again(directory: Path, *, kills: int, flush: str, seed: int) -> str:
-    """Run servers, clients and kills; return a line with the figures.
+    """Run servers, clients and kills, and return a line with the figures.
 
     Raises:
         AssertionError: If an acknowledged message was lost, altered, or not consumed.

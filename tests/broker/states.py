@@ -26,7 +26,7 @@ NOW: Final = 1_700_000_000_000
 def state_in(
     directory: Path, topic: TopicConfig, *, log_file_size: int = 1 << 20, queue_file_size: int = 2000
 ) -> BrokerState:
-    """Return the state of a broker with one topic; the caller closes ``store.log``."""
+    """Return the state of a broker with one topic. The caller closes ``store.log``."""
     topics = TopicConfigs(StartTopics(cluster_name="C", broker_name="b"))
     topics.put(topic, now_ms=NOW)
     store = MessageStore(

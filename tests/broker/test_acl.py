@@ -1,4 +1,4 @@
-"""A broker with ``aclEnable=true``: permissions for codes, topics and groups; access files; audit lines."""
+"""A broker with ``aclEnable=true``: its permissions for codes, topics and groups, and its access files."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 def refusal(answer: RemotingCommand) -> str:
-    """Return the reason why the account check refused a request; empty if the check accepted the request."""
+    """Return the reason why the account check refused a request, or an empty text without a refusal."""
     remark = answer.remark or ""
     return remark.removeprefix(EXCEPTION) if answer.code == 1 and remark.startswith(EXCEPTION) else ""
 

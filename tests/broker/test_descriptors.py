@@ -28,7 +28,7 @@ def test_messages_are_taken_again_once_there_are_descriptors(start_broker: Start
     pid = broker.process.pid
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     deadline = time.monotonic() + WITHIN_S
-    # Descriptors that are open stay open. The broker can open no others.
+    # Descriptors that are open stay open. The broker can open no further descriptors.
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))
     while "Too many open files" not in broker.log.read_text():
         assert time.monotonic() < deadline, broker.log.read_text()

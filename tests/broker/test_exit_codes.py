@@ -48,7 +48,7 @@ def connecting_all_the_time(addr: str) -> Iterator[None]:
 
 
 def damage(store: Path) -> None:
-    """Change a byte of the log's second message; remove the checkpoints, so that the broker reads the log."""
+    """Change a byte of the log's second message. Remove the checkpoints, so that the broker reads the log."""
     (log,) = (store / "commitlog").iterdir()
     data = bytearray(log.read_bytes())
     data[data.index(b"the second body")] ^= 1

@@ -1,6 +1,6 @@
 """Servers work with a wall clock after the year 2262, whose time Python cannot represent.
 
-mqadmin prints a message's born timestamp even if no date can represent it; the client chooses this timestamp.
+mqadmin prints a message's born timestamp even if no date can represent it. The client chooses this timestamp.
 """
 
 from __future__ import annotations

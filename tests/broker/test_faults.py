@@ -23,7 +23,7 @@ pytestmark = pytest.mark.faults
 
 
 def read_all(wire: Wire, topic: str, queue_id: int) -> list[bytes]:
-    """Read a queue from its first offset to its end; return the bodies."""
+    """Read a queue from its first offset to its end, and return the bodies."""
     bodies: list[bytes] = []
     offset = 0
     while True:
@@ -37,7 +37,11 @@ def read_all(wire: Wire, topic: str, queue_id: int) -> list[bytes]:
 
 
 class Sender(threading.Thread):
-    """Sends numbered messages to one queue until the broker is gone; records the acknowledged messages."""
+    """Thread that sends numbered messages to one queue until the broker is gone.
+
+    Attributes:
+        acknowledged: Queue offset and number of each acknowledged message.
+    """
 
     def __init__(self, broker: BrokerProcess, topic: str, queue_id: int, *, first: int = 0) -> None:
         super().__init__(daemon=True)
@@ -63,7 +67,7 @@ class Sender(threading.Thread):
 
 
 def test_acknowledged_messages_survive_kills_while_writing(start_broker: StartBroker) -> None:
-    """test_kills.py kills a broker with SYNC_FLUSH."""
+    """This test uses ASYNC_FLUSH. The test in test_kills.py kills a broker with SYNC_FLUSH."""
     # The broker must remove no log file, even if this machine's disk is almost full.
     keep = ("--set", "cleanFileForciblyEnable=false")
     settings = ("--set", "maxMessageSize=2000", "--set", "mappedFileSizeCommitLog=200000", *keep)
@@ -138,7 +142,7 @@ def test_full_disk_refuses_with_14_and_keeps_what_it_had_until_there_is_room(
     expected = [b"%06d" % number + b"x" * 1000 for number in range(stored)]
     if small.code == 0:
         expected.append(b"small")
-        # The small message begins where the log ended when the message before it was refused.
+        # The refused message left no bytes in the log, so the small message begins at the log's old end.
         assert parse_offset_message_id(small.ext_fields["msgId"])[1] == size
     else:
         assert (broker.store / "commitlog" / f"{0:020d}").stat().st_size == size
@@ -246,9 +250,9 @@ def test_stopped_while_sending_loses_nothing_acknowledged(start_broker: StartBro
     assert [found[offset] for offset, _ in sender.acknowledged] == [n for _, n in sender.acknowledged]
 
 
-#: Program that runs a broker whose disk can hang. As soon as a file exists, the named functions of ``os`` add
-#: a line to this file and wait for ever. Two arguments are time limits in s for the broker's shutdown:
-#: CLOSE_S and END_S. The default executor has as many threads as on a machine with one CPU.
+#: Program that runs a broker whose disk can hang. As soon as the file in the first argument exists, the named
+#: functions of ``os`` add a line to this file and wait for ever. Two arguments are time limits in s for the
+#: broker's shutdown: CLOSE_S and END_S. The default executor has the threads of a machine with one CPU.
 DISK_HANGS = """
 import os, pathlib, runpy, sys, threading
 import routekeeper.broker.server.ending, routekeeper.broker.server.upkeep
@@ -388,8 +392,8 @@ def test_broker_ends_though_the_disk_holds_up_its_loop(
     broker.process.send_signal(signal.SIGTERM)
     deadline = time.monotonic() + 40
     while signals > 1 and broker.process.poll() is None:
-        # The broker ignores a repeated signal within a second, so wait longer than that. While the process is
-        # paused, the system may merge two signals into one, so send signals until the process ends.
+        # The broker ignores a repeated signal within a second, so wait longer than a second. The system may
+        # merge two signals to a paused process into one signal, so send signals until the process ends.
         assert time.monotonic() < deadline
         time.sleep(1.2)
         broker.process.send_signal(signal.SIGTERM)

@@ -63,7 +63,7 @@ def test_created_topic_is_registered_alone_and_at_once(
     assert increment.data_version.counter == full.data_version.counter + 1
     ext = {"topic": "Made", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6"}
     assert wire.call(17, ext).code == 0
-    # The broker answers request 17 only after the registration, so the nameserver must have it already.
+    # The broker answers request 17 only after the registration has reached the nameserver.
     _, increment = registration(nameserver.expect(103, timeout_s=0.5))
     assert topic_names(increment) == {"Made"}
     # Topics that one request creates have a version each.
@@ -106,7 +106,7 @@ def test_period_is_kept_and_a_lost_connection_triggers_nothing(
     for _ in range(5):
         nameserver.drop_connections()
         nameserver.expect(103)
-    # With the divisor, the period is 1 s; a lost connection must not make it shorter. The bounds are wide,
+    # With the divisor, the period is 1 s. A lost connection must not make it shorter. The bounds are wide,
     # because a busy machine may pause the processes.
     assert time.monotonic() - before > 4.0
     assert time.monotonic() - started < 25.0
@@ -139,7 +139,7 @@ def test_unforced_broker_asks_for_the_version_first(
 def test_nothing_is_registered_after_the_farewell(
     start_broker: StartBroker, nameserver: RecordingNameserver
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel accepts clients; no program answers
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel accepts clients, no program answers
         addrs = f"127.0.0.1:{silent.getsockname()[1]};{nameserver.addr}"
         broker = start_broker(namesrv=addrs)
         nameserver.expect(103)

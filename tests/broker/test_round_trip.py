@@ -1,4 +1,4 @@
-"""A restarted broker has the same state as before the restart, even after arbitrary requests of strangers."""
+"""A restarted broker has the same state as before the restart, even after arbitrary requests of clients."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ CONFIG: Final = BrokerConfig(
     log_file_size=1 << 17, message_size_max=1 << 12, queue_file_size=200, index_file_messages=20
 )
 
-#: Settings that a test changes. ``autoCreateTopicEnable`` is left out: if it is off, a start removes the
-#: template topic, so the state would not be the same.
+#: Settings that a test changes: all except ``autoCreateTopicEnable``. If that setting is off, a start removes
+#: the template topic. Then the state would not be the same as before the restart.
 SETTINGS: Final = sorted(LIVE_KEYS - {"autoCreateTopicEnable"})
 
 #: Any text that a frame can carry: all characters except surrogates.
@@ -256,7 +256,7 @@ def known(state: BrokerState) -> dict[str, Any]:
 
 
 class Warnings(logging.Handler):
-    """Collects the texts of log records with level WARNING or above."""
+    """Handler that collects the texts of log records with level WARNING or above."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -319,8 +319,8 @@ def test_what_strangers_ask_for_is_read_back_as_it_was_kept(asks: list[Asked]) -
 def test_message_sent_back_that_says_it_was_consumed_less_than_never_is_retried(tmp_path: Path) -> None:
     """A client may say that it consumed a message -7 times. The broker must retry the message nevertheless.
 
-    With such a number, the delay level would be below 0, and the message would go to a queue of the schedule
-    topic that the broker never reads.
+    Otherwise this number would make the delay level negative. The message would then go to a queue of the
+    schedule topic that the broker never reads.
     """
     state, files = open_broker(tmp_path)
     plain = {"a": "PG", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": "", "j": "-7"}

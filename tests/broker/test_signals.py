@@ -1,4 +1,4 @@
-"""Signals that end a broker: the first one ends it cleanly, and a repeat within a second has no effect."""
+"""Signals that end a broker. The first signal ends it cleanly. A repeat within a second has no effect."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_repeat_of_the_signal_within_a_second_changes_nothing(start_broker: St
         broker.process.send_signal(signal.SIGINT)
         code = broker.process.wait(40)
         if code == 0 or time.monotonic() - begun < 1.0:
-            break  # otherwise the second signal may have come more than 1 s after the first; then try again
+            break  # otherwise this machine was busy: more than 1 s may lie between the signals, so try again
     assert code == 0
     assert "exiting at once" not in broker.log.read_text()
 

@@ -1,4 +1,4 @@
-"""With SYNC_FLUSH, sends wait for a hung disk. The broker must not keep their bodies in memory meanwhile."""
+"""With SYNC_FLUSH, sends wait for a hung disk. The broker must not keep the bodies of these sends."""
 
 from __future__ import annotations
 

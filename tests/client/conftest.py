@@ -1,4 +1,4 @@
-"""Servers for the client: scripted ones on real sockets, and our real nameserver and broker as processes."""
+"""Servers for tests of the client: scripted servers on sockets, and our own servers as processes."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ class _AnyCode(Mapping[int, Handler]):
 
 
 class Peer:
-    """A server on a real socket; the test decides how the server answers.
+    """A server on a real socket, whose answers the test decides.
 
-    ``answer`` maps a request to its answer; None leaves the request unanswered. A request with a code in
-    ``hang_up`` closes the connection instead.
+    The function ``answer`` returns the answer to a request, or None for no answer. If the code of a request
+    is in ``hang_up``, the server closes the connection instead of answering.
     """
 
     def __init__(self, answer: Callable[[RemotingCommand], Answer] | None = None) -> None:
@@ -107,7 +107,7 @@ class Peer:
                 self._loop.call_soon_threadsafe(connection.notify, request)
 
     def ask(self, request: RemotingCommand) -> RemotingCommand:
-        """Send a request to the client whose heartbeat came last; return its answer."""
+        """Send a request to the client whose heartbeat came last, and return the client's answer."""
         assert self._loop is not None
         assert self._member is not None
         answer = asyncio.run_coroutine_threadsafe(self._member.invoke(request, timeout_s=20), self._loop)
@@ -125,7 +125,7 @@ class Peer:
 
 @pytest.fixture
 def new_peer() -> Iterator[Callable[..., Peer]]:
-    """Return a function that starts scripted peers, which end with the test."""
+    """Yield a function that starts scripted servers. The servers end with the test."""
     peers: list[Peer] = []
 
     def make(answer: Callable[[RemotingCommand], Answer] | None = None) -> Peer:
@@ -139,7 +139,10 @@ def new_peer() -> Iterator[Callable[..., Peer]]:
 
 @pytest.fixture
 def route_body() -> Callable[..., bytes]:
-    """Return an encoder of simple routes; ``broker_name=addr`` adds a broker with its master's address."""
+    """Return a function that encodes simple routes.
+
+    An argument ``broker_name=addr`` adds a broker with the address of its master.
+    """
 
     def encode(queues: int = 4, perm: int = 6, **brokers: str) -> bytes:
         names = {name.replace("_", "-"): addr for name, addr in brokers.items()}
@@ -175,7 +178,7 @@ Runner = Callable[..., Any]
 def run(request: pytest.FixtureRequest) -> Runner:
     """Return ``run(config, build)``, which runs the operation that ``build(core)`` makes.
 
-    Each test runs once with each of the two drivers.
+    Each test runs twice: with the blocking client and with the asyncio client.
     """
 
     def blocking(config: ClientConfig, build: Callable[[ClientCore], Operation[Any]]) -> Any:
@@ -190,7 +193,7 @@ def run(request: pytest.FixtureRequest) -> Runner:
             async with routekeeper.client.aio.Client(config, rng=random.Random(1)) as started:
                 return await started.run(build(started.core))
 
-        # The test must get the operation's exception itself, not one that a task group has wrapped.
+        # The test must get the operation's own exception, not the ExceptionGroup of a task group.
         return asyncio.run(main())
 
     return aio if request.param == "aio" else blocking
@@ -198,13 +201,13 @@ def run(request: pytest.FixtureRequest) -> Runner:
 
 @pytest.fixture
 def eventually() -> Callable[..., None]:
-    """Return ``eventually(condition, what)``, which waits for a condition with a deadline."""
+    """Return ``eventually(condition, what)``: a function that waits for a condition, up to a deadline."""
     return wait_until
 
 
 @pytest.fixture
 def http_page() -> Iterator[Callable[[str], str]]:
-    """Return ``http_page(text)``, which serves a page with the text and returns the page's address."""
+    """Yield ``http_page(text)``: a function that serves a page with this text, and returns its address."""
     servers: list[http.server.ThreadingHTTPServer] = []
 
     def serve(text: str) -> str:
@@ -249,7 +252,7 @@ class Golden:
                     self._answers[known] = response
 
     def answer(self, request: RemotingCommand, *roles: str) -> RemotingCommand:
-        """Return Apache's answer to a request about the same subject.
+        """Return Apache's recorded answer to a request with the same code, topic, queue and offset.
 
         If there is none, return Apache's answer to any request with the same code.
         """
@@ -274,7 +277,7 @@ def golden_5() -> Golden:
 
 
 class Process:
-    """One of our own servers as a process; ``addr`` and ``facts`` come from its ready line."""
+    """One of our own servers as a process. It prints ``addr`` and ``facts`` in one line when it is ready."""
 
     def __init__(self, module: str, *args: str, log: Path) -> None:
         self._log = log.open("wb")
@@ -312,7 +315,7 @@ def is_routed(client: routekeeper.client.blocking.Client, topic: str) -> bool:
 def create_topic(
     client: routekeeper.client.blocking.Client, broker: Process, topic: str, *, queues: int = 1
 ) -> None:
-    """Create a topic at the broker; return when a nameserver has its route."""
+    """Create a topic at the broker, and wait until a nameserver has the topic's route."""
     config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
     client.run(client.admin.create_topic(broker.addr, config))
     wait_until(lambda: is_routed(client, topic), f"the route of {topic}")

@@ -8,7 +8,7 @@ from routekeeper.client.mqadmin.__main__ import main
 
 
 def mqadmin(*argv: str, namesrv: str = "", **environment: str) -> tuple[int, str, str]:
-    """Run a command line of mqadmin; return its exit code, standard output and error output.
+    """Run a command line of mqadmin, and return its exit code, standard output and error output.
 
     Args:
         namesrv: Value of the environment variable ``NAMESRV_ADDR``.

@@ -1,4 +1,4 @@
-"""Options of our mqadmin compared with those of Apache's mqadmin, and command lines that users posted."""
+"""Our mqadmin's options, compared with the options of Apache's mqadmin, and command lines from users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong arguments and wrong uses: both drivers raise a documented error that says what to do."""
+"""Wrong arguments and wrong uses: both clients raise a documented error with advice on what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of users: the client refuses a function that would never run; an invalid result is a failure."""
+"""Users' functions: the client refuses a function that would never run, and reports an invalid result."""
 
 from __future__ import annotations
 

@@ -51,10 +51,10 @@ class Hangs:
 
 @pytest.fixture
 def silent(new_peer: Callable[..., Any], answers: Any, route_body: Any) -> Any:
-    """Return a peer that is nameserver and broker; it does not answer codes in ``unanswered``."""
+    """Return a server that is nameserver and broker, and does not answer the codes in ``unanswered``."""
     peer = new_peer()
     known = answers({"T": route_body(broker_a=peer.addr)})
-    peer.unanswered = {RequestCode.GET_ROUTEINFO_BY_TOPIC}  # a sender waits for a route
+    peer.unanswered = {RequestCode.GET_ROUTEINFO_BY_TOPIC}  # so that a sender waits for a route
 
     def answer(request: RemotingCommand) -> Any:
         return None if request.code in peer.unanswered else known(request)
@@ -138,7 +138,7 @@ def test_messages_under_way_at_the_end_of_the_blocking_client_have_an_unknown_ou
 def test_a_message_under_way_when_its_producer_closes_gets_an_outcome_from_the_asyncio_client(
     silent: Any,
 ) -> None:
-    """The producer's close gives up while the sender still waits for the nameserver."""
+    """The producer's ``close`` ends at its time limit, while the sender still waits for the nameserver."""
 
     async def main() -> None:
         client = routekeeper.client.aio.Client(config(silent))

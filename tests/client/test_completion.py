@@ -55,7 +55,7 @@ def script(program: str, shell: str) -> str:
 
 
 class Terminal:
-    """A shell at a terminal."""
+    """A shell in a pseudo terminal, into which a test types as a user does."""
 
     def __init__(self, command: tuple[str, ...], folder: Path) -> None:
         self._far, near = pty.openpty()

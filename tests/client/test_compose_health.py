@@ -1,4 +1,7 @@
-"""Health checks of compose/tls.yaml succeed at our servers with TLS, but fail with an unknown authority."""
+"""The health checks of compose/tls.yaml succeed at our servers with TLS.
+
+They fail if they trust only an authority that has not signed the server's certificate.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ HTTP = ("--http-tls-cert", "--http-tls-key")
 
 
 def flags(service: str, *names: str) -> list[str]:
-    """Return those flags of a service that have these names; files of the test replace the secrets."""
+    """Return the flags of a service with these names. The test's own files replace the secret files."""
     command: list[str] = SERVICES[service]["command"]
     return [word for name in names for word in (name, files(command[command.index(name) + 1]))]
 

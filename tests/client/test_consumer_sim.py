@@ -54,7 +54,7 @@ QUEUES = 4
 
 
 class World:
-    """Runs the operations' effects on a virtual clock. One seed decides all random events."""
+    """A simulated world that runs operations on a virtual clock. One seed decides all random events."""
 
     def __init__(self, seed: int, *, loss: float) -> None:
         self.rng = random.Random(seed)
@@ -156,7 +156,7 @@ class World:
         return self.rng.uniform(*self.way_s)
 
     def _way(self, member: Member) -> float:
-        """Return the delay of a request in s. Requests of one connection must arrive in their order."""
+        """Return the delay of a request in s. A connection must not change the order of its requests."""
         member.arrival_s = max(member.arrival_s, self.now_s + self._delay())
         return member.arrival_s - self.now_s
 

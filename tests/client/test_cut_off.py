@@ -54,7 +54,7 @@ class Script:
         refused: Codes of requests that get an error as answer.
         routes: Bodies of routes by topic.
         held: If set, answers to sends wait until the event is set.
-        offset: The stored offset of the queue; "" to store none.
+        offset: The stored offset of the queue, or "" if no offset is stored.
     """
 
     def __init__(self, peer: Any, body: bytes) -> None:
@@ -193,7 +193,7 @@ def test_an_asyncio_consumer_starts_its_client(script: Script, config: ClientCon
 
 
 def test_a_consumer_that_cannot_begin_is_no_member_and_says_so(script: Script, config: ClientConfig) -> None:
-    """The user runs the consumer's operation with a client that was not started."""
+    """A consumer of a client that was not started must raise an error, and must not join the group."""
 
     async def main() -> None:
         client = routekeeper.client.aio.Client(config)
@@ -306,7 +306,7 @@ def test_a_consumer_closed_while_its_file_of_offsets_is_locked_leaves_the_group(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A heartbeat of the background work may have named the group already."""
+    """A background heartbeat may have joined the group already, so the consumer must leave it."""
     settings = replace(GROUP, broadcast=True, offset_file=str(tmp_path / "offsets.json"))
     consumer = blocking.push_consumer(settings, {"T": "*"}, lambda batch: None)
     monkeypatch.setattr(routekeeper.client.offsets, "_locked", lambda path: consumer.close())
@@ -359,7 +359,10 @@ def test_a_function_for_which_no_thread_can_be_started_is_not_called(
 def test_a_function_that_a_busy_thread_calls_although_no_thread_can_be_started_has_its_outcome(
     config: ClientConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The executor queues a function before it starts a thread, and keeps it if that fails."""
+    """A busy thread may call a function for which no thread could be started. Its outcome must not be lost.
+
+    The executor queues a function before it starts a thread. If the start fails, the function stays queued.
+    """
     go, called, start = threading.Event(), threading.Event(), threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:
@@ -509,7 +512,10 @@ def test_a_close_of_a_producer_that_was_cancelled_goes_on(
 def test_messages_of_a_sender_that_was_cut_off_are_not_reported_as_unsent(
     script: Script, config: ClientConfig
 ) -> None:
-    """Sixteen consumers close first, so the close is cancelled before it reaches the producer."""
+    """The client closes at most 16 consumers and producers at a time.
+
+    Here 16 consumers hang, so the client never begins to close the producer.
+    """
     script.held = threading.Event()
 
     async def main() -> None:
@@ -637,7 +643,10 @@ def test_a_release_skips_a_queue_that_was_removed_meanwhile(config: ClientConfig
 def test_a_worker_survives_a_message_that_cannot_be_sent_to_the_retry_topic(
     script: Script, blocking: routekeeper.client.blocking.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker refuses to copy a failed message, and the listener has put a separator into a property."""
+    """The broker refuses to copy a failed message, and the client cannot send a copy either.
+
+    The listener has put the byte that separates properties on the wire into a property's value.
+    """
     monkeypatch.setattr(routekeeper.client.consumer, "_PAUSE_ON_FAILED_SENDBACK_S", 0.01)
     script.refused = {RequestCode.CONSUMER_SEND_MSG_BACK}
     seen: list[int] = []

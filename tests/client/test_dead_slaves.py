@@ -37,7 +37,7 @@ class BusyMaster(Broker):
 
 
 class SlaveWorld(World):
-    """A world whose slave or master may be down."""
+    """A simulated world in which the slave or the master may be down."""
 
     slave_down = False
     master_down = False

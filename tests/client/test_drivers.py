@@ -1,4 +1,4 @@
-"""The same operations on both drivers, with real sockets. The scripted peers fail as each test demands."""
+"""The same operations with both clients and real sockets. Scripted servers fail as each test demands."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ BEFORE_THE_DEFAULT_S = 2.5
 
 
 def config(*addrs: str, **values: Any) -> ClientConfig:
-    """Return settings with long time limits: only a peer that never answers lets a limit run out."""
+    """Return settings with such long time limits that only a server without any answer exceeds them."""
     return ClientConfig(
         nameservers=addrs, **{"nameserver_try_s": 5.0, "connect_timeout_s": 5.0, "shutdown_s": 1.0, **values}
     )
@@ -210,7 +210,7 @@ def test_a_silent_nameserver_costs_one_short_try(
     good.answer = answers({"T": route_body(broker_a=good.addr)})
 
     def build(core: ClientCore) -> Operation[list[float]]:
-        core.directory.nameservers.answered(silent.addr)  # the client asks it first
+        core.directory.nameservers.answered(silent.addr)  # so that the client asks this server first
         times = []
         for _ in range(3):
             before: Instant = yield Clock()

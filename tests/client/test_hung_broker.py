@@ -29,7 +29,7 @@ from tests.waiting import wait_until
 #: so one good attempt is enough.
 ROUNDS = 3
 
-# Decisions without a broker ----------------------------------------------------------------------
+# The client's decisions, tested without a broker ------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,11 @@ def test_overload_does_not_prove_that_a_message_is_not_stored(code: int) -> None
     assert classify_answer(2, "[TIMEOUT_CLEAN_QUEUE]broker busy").outcome is Outcome.NOT_APPLIED
 
 
-# With two brokers, one of them stopped -----------------------------------------------------------
+# With two brokers, one of them paused by SIGSTOP -------------------------------------------------
 
 
 class Pair:
-    """A nameserver and two brokers with one topic; the broker ``hung`` is stopped while a test runs."""
+    """A nameserver and two brokers with one topic. SIGSTOP pauses the broker ``hung`` during a test."""
 
     def __init__(self, folder: Path) -> None:
         self.nameserver = Process(
@@ -121,8 +121,8 @@ def test_a_hung_broker_costs_one_short_try_and_no_send_fails(hung: Pair) -> None
         sends = send_some(client, 6, try_timeout_s=0.3)
     assert {result.queue.broker_name for result in sends} == {"broker-b"}
     repeated = [result for result in sends if result.tries == 2]
-    # Some sends tried the hung broker first. That try ended after 0.3 s (``try_timeout_s``), and a send may
-    # take 3 s, so there was time for a try at the other broker.
+    # Some sends tried the hung broker first. That try ended after 0.3 s (``try_timeout_s``). A send may take
+    # 3 s, so there was time for a try at the other broker.
     assert repeated, "some began at the hung one"
     assert all(result.maybe_repeated for result in repeated)
 

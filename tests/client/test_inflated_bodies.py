@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.one_core]
 
 
 def send_compressed(client: Client, broker: Process, topic: str, queue_id: int, body: bytes) -> None:
-    """Send a compressed body as a stranger may: larger than our producer allows."""
+    """Send a compressed body that is larger than our producer allows, as other clients may do."""
     fields = SendMessageFields(
         producer_group="stranger",
         topic=topic,
@@ -204,7 +204,7 @@ def test_queues_and_consumers_that_hold_the_budget_do_not_stop_others(
 
 
 def mqadmin(nameserver: Process, *arguments: str) -> tuple[int, int, bytes]:
-    """Run mqadmin; return its exit code, its peak memory in MiB, and its output."""
+    """Run mqadmin, and return its exit code, its peak memory in MiB, and its output."""
     program = f"""{PEAK}
 import sys
 from routekeeper.client.mqadmin.__main__ import main

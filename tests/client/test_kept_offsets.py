@@ -59,7 +59,7 @@ def test_second_consumer_of_a_file_is_refused_until_the_first_one_ends(tmp_path:
         f"offset_file='{file}' is used by another consumer, of this process or another one; allowed is one"
         " consumer, so name a file of its own for each"
     )
-    perform(second.committed(QUEUE))  # before this thread has the lock
+    perform(second.committed(QUEUE))  # a read without the lock, which the consumer must repeat later
     perform(first.commit(QUEUE, 7, oneway=True))
     first.close()
     perform(second.open())
@@ -138,7 +138,7 @@ def test_file_is_reserved_while_a_thread_writes_for_a_commit_that_was_cancelled(
 
 
 def in_child(call: Callable[[], None]) -> Callable[[], int]:
-    """Fork. The child calls the function, and lives until the returned function is called."""
+    """Fork a child process that calls the function. The child ends when the returned function is called."""
     called, calls = os.pipe()
     ended, ends = os.pipe()
     child = os.fork()
@@ -198,7 +198,7 @@ def test_refused_consumer_leaves_no_file_open(tmp_path: Path) -> None:
     first, second = (OwnOffsets(str(tmp_path / "offsets.json")) for _ in range(2))
 
     def held() -> int:
-        # Only files of this test: those of earlier tests may be closed meanwhile.
+        # Count only files of this test, because files of earlier tests may be closed meanwhile.
         return sum(one.path.startswith(str(tmp_path)) for one in psutil.Process().open_files())
 
     perform(first.open())
@@ -224,7 +224,7 @@ def test_thread_that_opens_the_file_too_late_for_a_cancelled_start_keeps_no_lock
     assert isinstance(lock, Deliver)
     with monkeypatch.context() as patched:
         patched.setattr(file_lock, "open_regular", slow)
-        # Like an event loop, the test refers to the thread's result until it has looked at it.
+        # Like an event loop, the test keeps the thread's result until it has read the result.
         outcome = in_thread(lambda: lock.call(lock.argument))
         assert opens.wait(WITHIN_S)
         starting.close()

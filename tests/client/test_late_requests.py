@@ -1,4 +1,4 @@
-"""If a thread hangs before it sends a request, and another thread sends a newer one, the newer one counts."""
+"""If a hung thread sends an old request late, the request does not undo newer requests of other threads."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_closed_member_has_no_locks(seed: int) -> None:
 
 
 class SlowLocks(World):
-    """A world in which the thread that locks queues hangs for two seconds before it sends the request."""
+    """A simulated world in which the request to lock queues is sent two seconds late."""
 
     slow = False
     waiting = 0

@@ -1,4 +1,4 @@
-"""Log lines of a client about a lasting failure: one at the start, one each minute, and one at the end."""
+"""Log lines of a client about a long failure: one at the start, one each minute, and one at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOTHING_THERE = {"nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0", "su
 
 
 class Script:
-    """A peer that is nameserver and broker. It has 8 queues without messages; pulls and routes may fail."""
+    """A server that is nameserver and broker, with 8 empty queues. Pulls and route requests may fail."""
 
     def __init__(self, peer: Any, routes: Callable[[RemotingCommand], Any]) -> None:
         self.failing: set[int] = set()

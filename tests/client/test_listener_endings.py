@@ -42,7 +42,7 @@ async def leaving_coroutine(_: object) -> None:
 
 
 class Stop(BaseException):
-    """A BaseException like those of libraries: the failure of a test in pytest, or Cancelled of trio."""
+    """A BaseException like pytest's failure of a test or trio's Cancelled."""
 
 
 def stopping(_: object) -> None:
@@ -85,7 +85,11 @@ def exhausted(_: object) -> object:
 
 
 def test_listener_that_raises_stop_iteration_has_an_end() -> None:
-    """A future of asyncio refuses this exception, so the worker would wait for ever."""
+    """If a listener raises StopIteration, the delivery must end with an error.
+
+    An asyncio future does not accept StopIteration as its exception. So without a special case, the future
+    of the listener would never be done, and the worker would wait for ever.
+    """
     config = ClientConfig(nameservers=("127.0.0.1:1",))
 
     async def main() -> str:
@@ -96,7 +100,7 @@ def test_listener_that_raises_stop_iteration_has_an_end() -> None:
 
 
 def test_cancelling_the_driver_itself_still_ends_a_delivery() -> None:
-    """If somebody cancels the task of a worker, the worker must end. This is no failure of the listener."""
+    """If somebody cancels a worker's task, the worker must end. The listener has not failed."""
 
     async def main() -> None:
         begun = asyncio.Event()
@@ -129,7 +133,10 @@ def send(nameserver: Process, topic: str, count: int) -> set[bytes]:
 
 
 class FailsFirst:
-    """A listener whose first six calls call ``how`` to fail. There are fewer than six workers."""
+    """A listener whose first six calls fail by calling ``how``.
+
+    The client has only four workers, so it can consume all messages only if failed calls end no worker.
+    """
 
     def __init__(self, how: Callable[[object], object]) -> None:
         self.how = how

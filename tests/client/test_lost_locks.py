@@ -9,9 +9,9 @@ QUEUE = MessageQueue(topic="T", broker_name="b", queue_id=0)
 
 
 def losing_the_lock() -> tuple[World, History, Member]:
-    """Return a world whose orderly member has consumed some messages, and has lost its lock since.
+    """Return a simulated world whose orderly member has consumed some messages, and then lost its lock.
 
-    The broker has restarted and forgotten the lock, and another member came first.
+    The broker has restarted and forgotten the lock. Then another member has locked the queue.
     """
     world = World(1, loss=0.0)
     world.listener_s = (1.0, 1.0)

@@ -1,4 +1,4 @@
-"""Pulls at an offset without a message, because the broker removed old messages or lost the newest ones."""
+"""Pulls at an offset without a message, because the broker removed old messages or lost new messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MovingBroker(Broker):
     Attributes:
         first: Lowest offset of the queue that the broker still has.
         asked: Offset of the last pull of the queue.
-        moves: Offsets that the broker named instead of the pulled ones.
+        moves: Offsets that the broker named instead of the pulled offsets.
     """
 
     first: int = 0

@@ -22,7 +22,7 @@ TOOLS = "accessKey: {}\nsecretKey: {}\n"
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Process]:
-    """Run a broker that checks accounts; write files with the keys of its admin and of another account."""
+    """Run a broker that checks accounts. Write files with the keys of its admin and of another account."""
     file = tmp_path / "plain_acl.yml"
     file.write_text(ACCOUNTS)
     (tmp_path / "admin.yml").write_text(TOOLS.format("admins-of-all", "secret-of-admins"))

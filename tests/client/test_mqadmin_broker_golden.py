@@ -1,4 +1,4 @@
-"""Our mqadmin prints the same about brokers, groups and messages as Apache's, if it gets the same answers."""
+"""Our mqadmin prints the same text as Apache's mqadmin from the same answers of brokers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CASES = {
 }
 
 
-#: Recorded commands that end with code 0 in Apache's tool. Ours ends with code 1 and one line: the reason.
+#: Recorded commands that end with code 0 in Apache's tool. Our tool prints the reason and ends with code 1.
 FAILS: Final = {
     "updateSubGroup-nowhere": "Give -b or -c",
     "updateBrokerConfig-nowhere": "Give -b or -c",
@@ -34,13 +34,13 @@ FAILS: Final = {
     "deleteExpiredCommitLog-unknown": "no master in cluster 'NoCluster'",
     "getConsumerConfig-unknown": "no broker knows group 'NoSuchGroup'",
     "queryMsgByOffset-beyond": "no message at offset 99: OFFSET_ILLEGAL, the queue has offsets 0 to 3",
-    # In these two commands, Apache's tool uses -c only for light message queues, so it ignored the recorded
-    # cluster, which does not exist.
+    # In these two commands, Apache's tool uses -c only for light message queues. So it ignored the recorded
+    # cluster, although this cluster does not exist.
     "consumerProgress-c": "no master in cluster 'Golden' has topic 'Golden'",
     "resetOffsetByTime-c": "no master in cluster 'Golden' has topic 'Golden'",
 }
 #: Commands after which our tool asks the broker whether it stored the setting. Apache's tool does not ask, so
-#: the recording of the command lacks this answer. The value names another command whose recording has it.
+#: the command's recording lacks the broker's answer. The value names a command whose recording has it.
 LENDERS: Final = {
     "updateSubGroup-orderly": "getConsumerConfig",
     "updateSubGroup-policy": "getConsumerConfig",
@@ -53,14 +53,14 @@ LENDERS: Final = {
 CLONE_GROUP_OFFSET: Final = 314
 UPDATE_CONSUMER_OFFSET: Final = 15
 VIEW_MESSAGE_BY_ID: Final = 33
-#: Two answers of a broker that Apache's tool does not ask for, by their codes: all topics, and the offsets of
-#: all groups. Our tool reads a topic's permission, and cloned offsets, from the broker.
+#: Codes of two requests that only our tool sends: for all topics, and for the offsets of all groups. Our tool
+#: reads a topic's permission, and cloned offsets, from the broker.
 ALL_TOPICS: Final = 21
 ALL_OFFSETS: Final = 43
 CLONED: Final = b'{"offsetTable":{"Golden@golden_group":{0:3,1:0},"Golden@CloneOf":{0:3,1:0}}}'
 #: Permission of topic Golden at the broker, in the cases whose permission is not 4.
 PERMISSIONS: Final = {"updateTopicPerm-b": 6}
-#: Beginnings of the names of those cases in which Apache's tool prints a table in the order of a hash table.
+#: Beginnings of the names of cases in which Apache's tool prints a table in the order of a hash table.
 UNORDERED: Final = ("getBrokerConfig-",)
 
 
@@ -115,9 +115,10 @@ def replayed(case: dict[str, Any], their_broker: str, new_peer: Callable[..., An
 
 
 def last_message(release: str) -> dict[str, Any]:
-    """Return an answer to a request for the last message by its log offset, in the form of a recording.
+    """Return an answer to the request for the last message by its log offset, in a recording's form.
 
-    The recording proxy did not see that request. So the bytes of the message come from an answer to a pull.
+    The recordings do not contain such an answer. So this function takes the bytes of the message from a
+    recorded answer to a pull.
     """
     (pull,) = (asked for asked in CASES[release, "printMsg"]["asked"] if asked["code"] == 11)
     body, start = base64.b64decode(pull["answer_body"]), 0
@@ -143,13 +144,13 @@ def comparable(text: str, name: str) -> list[str]:
     text = text.replace("]MessageTrack", "]\nMessageTrack")
     # If a message's track is unknown, Apache's tool prints a stack trace as the reason.
     text = re.sub(r"(trackType=UNKNOWN, exceptionDesc=)[^\]]*\]", r"\1WHY]", text)
-    # A message contains the real address of its broker. The recorded tool knew this broker only by the
-    # address of the recording proxy, so that tool's text about the group's consumption differs from ours.
+    # A message contains the real address of its broker. The recorded tool knew only the address of the
+    # recording proxy. So its text about the group's consumption differs from ours.
     text = re.sub(r"(consumerGroup=golden_group, )[^\]]*\]", r"\1WHAT]", text)
-    # Our tool prints each member's number of queues; Apache's prints the name of the file with the answers.
+    # Our tool prints each member's number of queues. Apache's prints the name of the file with the answers.
     text = re.sub(r"(?<=#Version             ).*", "LAST", text)
     text = re.sub(r"^(1 +\d+\.\S+ +V\S+ +).*", r"\1LAST", text, flags=re.MULTILINE)
-    # Our tool sends -1 for "now", as 4.9.7 does; 5.3.3 sends the present time.
+    # Our tool sends -1 for "now", as 4.9.7 does. 5.3.3 sends the present time.
     text = re.sub(r"(timestamp\(string\)\[now\], timestamp\(long\)\[)-?\d+", r"\1NOW", text)
     lines = [line.rstrip() for line in text.strip("\n").splitlines()]
     return sorted(lines) if name.startswith(UNORDERED) else lines
@@ -161,7 +162,7 @@ def test_output_is_that_of_5_3_3(name: str, new_peer: Callable[..., Any]) -> Non
     code, out, err = replayed(case, BROKERS["5.3.3"], new_peer)
     if name in FAILS:
         check_failure(name, case, code, err)
-    elif case["stderr"]:  # Apache's tool printed a stack trace and ended with code 0; ours prints one line
+    elif case["stderr"]:  # if Apache's tool prints a stack trace, ours prints one line
         assert (code, len(err.splitlines())) == (1, 1)
         assert comparable(out, name) == comparable(case["stdout"], name) == []
     else:

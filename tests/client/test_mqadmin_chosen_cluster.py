@@ -32,7 +32,10 @@ from tests.client.mqadmin import mqadmin as run
 def test_without_a_nameserver_no_cluster_is_changed(
     argv: tuple[str, ...], new_peer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A nameserver that happens to run on this machine may have a cluster of the same name."""
+    """Without the address of a nameserver, mqadmin must change nothing.
+
+    If mqadmin asked a nameserver of this machine instead, it could change another cluster with the same name.
+    """
     local = new_peer(lambda request: request.reply(1, remark="not this cluster"))
     monkeypatch.setattr(mqadmin, "_UNUSED_NAMESERVER", local.addr)
     code, _, err = run(*argv)

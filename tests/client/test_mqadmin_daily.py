@@ -1,4 +1,4 @@
-"""Test mqadmin's subcommands for daily work at our own nameserver and broker, also with invalid input."""
+"""Subcommands of mqadmin for daily work at our own nameserver and broker, also with invalid input."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ class Running:
     """A subcommand that runs until SIGINT."""
 
     def __init__(self, nameserver: Any, *argv: str) -> None:
-        # Reset SIGINT to its default action. A shell makes its background jobs ignore SIGINT, and the child
-        # processes of a job inherit this setting: without the reset, the subcommand might ignore SIGINT.
+        # Reset SIGINT to its default action. A shell makes its background jobs ignore SIGINT, and the jobs'
+        # child processes inherit this setting. Without the reset, the subcommand might ignore SIGINT.
         with inherited(signal.SIGINT, signal.SIG_DFL):
             self.popen = subprocess.Popen(
                 [sys.executable, "-m", "routekeeper.client.mqadmin", *argv, "-n", nameserver.addr],
@@ -129,7 +129,7 @@ class Running:
         return found
 
     def interrupt(self) -> tuple[int, str]:
-        """Send SIGINT; return the exit code and the output on stderr."""
+        """Send SIGINT, and return the exit code and the output on stderr."""
         self.popen.send_signal(signal.SIGINT)
         _, err = self.popen.communicate(timeout=20)
         return self.popen.returncode, err

@@ -1,4 +1,4 @@
-"""Subcommands for operators' daily work: tests with scripted brokers that fail, and of pure functions."""
+"""Subcommands for operators' daily work, tested with scripted brokers that fail and without brokers."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ NAMES = ("broker-a", "broker-b", "broker-c")
 
 
 class Cluster:
-    """Three scripted brokers of one cluster; the first broker is the nameserver, too.
+    """Three scripted brokers of one cluster. The first broker is the nameserver, too.
 
     Attributes:
         answers: Function that makes every broker's answer to a request. By default, the answer is success.
-        of_b: Function that makes broker-b's answers. None: ``answers`` makes these answers, too.
+        of_b: Function that makes broker-b's answers. If it is None, ``answers`` makes these answers, too.
     """
 
     def __init__(self, new_peer: Callable[[], Any]) -> None:
@@ -94,7 +94,7 @@ CHANGES = {
 
 
 def with_topics(request: RemotingCommand) -> RemotingCommand:
-    """Answer like a broker that has topic A already; the topic file of the test names topic A."""
+    """Answer like a broker that already has topic A, which the topic file of the test names."""
     if request.code == RequestCode.GET_ALL_TOPIC_CONFIG:
         table = {"A": {"topicName": "A", "readQueueNums": 16, "writeQueueNums": 16, "perm": 6}}
         return request.reply(body=json.dumps({"topicConfigTable": table}).encode())

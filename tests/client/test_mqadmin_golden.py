@@ -98,7 +98,7 @@ def apache(new_peer: Callable[..., Any], golden_5: Any) -> str:
         if request.code == RequestCode.UPDATE_NAMESRV_CONFIG:
             changes += request.body
         if request.code == RequestCode.GET_NAMESRV_CONFIG:
-            body += b"\n" + changes  # the settings were recorded before the change
+            body += b"\n" + changes  # the recorded settings lack the changes that this test makes
         return request.reply(found.code, remark=found.remark, ext_fields=found.ext_fields, body=body)
 
     peer.answer = answer

@@ -22,7 +22,7 @@ HELPS = {
     for release in ("4.9.7", "5.3.3")
 }
 #: Our subcommands for which the topic (-t) is optional, because a message id is enough. 5.3's tool requires
-#: -t; 4.9's subcommand has no option -t.
+#: -t, and 4.9's subcommand has no option -t.
 TOPIC_OPTIONAL = ("queryMsgById",)
 #: Options of 4.9's tool that mean something else in 5.3's tool. Our tool uses the meaning of 5.3.
 GIVEN_UP = {("resetOffsetByTime", "c", "cplus")}

@@ -37,9 +37,9 @@ NAMES: Final = ("broker-a", "broker-b")
 
 
 class Servers:
-    """Two scripted brokers of cluster C with topic T; broker-a is the nameserver, too.
+    """Two scripted brokers of cluster C with topic T. The server broker-a is the nameserver, too.
 
-    They answer success to every change, but change nothing.
+    Both brokers answer success to every change, but change nothing.
 
     Attributes:
         masterless: Name of the broker that has only a slave.

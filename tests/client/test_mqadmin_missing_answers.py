@@ -1,4 +1,4 @@
-"""If a broker does not answer, mqadmin prints the other answers and an error, and exits with 1."""
+"""If a broker does not answer, mqadmin prints the other answers and an error, and ends with code 1."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ ANSWERS: Final = {
         "The stats <TOPIC_PUT_NUMS> <T> not exist",
     ),
 }
-#: Subcommands that ask every broker, by name. The values are the subcommand's options, the code of its
-#: request to each broker, and a text that the output contains if one broker answers with data.
+#: Subcommands that ask every broker, by name. The values are the subcommand's options and the code of its
+#: request to each broker. The third value is a text in the output if one broker answers with data.
 ASKING: Final = {
     "queryMsgByKey": (("-t", "T", "-k", "K"), RequestCode.QUERY_MESSAGE, "U "),
     "queryMsgByUniqueKey": (("-t", "T", "-i", "U"), RequestCode.QUERY_MESSAGE, "Message Body:"),
@@ -56,7 +56,7 @@ ASKING: Final = {
 
 
 class Brokers:
-    """Three scripted brokers of topic T; the first broker is the nameserver, too.
+    """Three scripted brokers of topic T. The first broker is the nameserver, too.
 
     Attributes:
         failing: Name of the broker that refuses the requests of :data:`ANSWERS`.
@@ -145,7 +145,7 @@ def test_answer_of_none_is_no_answer_that_there_is_nothing(command: str, brokers
     code, _, err = brokers.run(command, *words)
     assert code == 1
     assert f"broker {brokers.peers['broker-b'].addr}: CODE: 16 DESC: not today" in err
-    # queryMsgById prints a second line on stderr: it found no message.
+    # queryMsgById prints a second line on stderr, because it found no message.
     if command != "queryMsgById":
         assert len(err.splitlines()) == 1
 

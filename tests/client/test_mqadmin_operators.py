@@ -34,7 +34,7 @@ ASKED = (
 
 
 class Tool:
-    """Runs subcommands; each must succeed unless the test expects a failure."""
+    """A runner of subcommands, which must succeed unless the test expects a failure."""
 
     def __init__(self, namesrv: str, topic: str = "") -> None:
         self.namesrv = namesrv

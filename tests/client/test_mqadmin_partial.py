@@ -1,6 +1,6 @@
 """If a subcommand asks several brokers or queues, it continues after a failure.
 
-It names the failure, and exits with 1.
+The subcommand names the failure, and ends with exit code 1.
 """
 
 from __future__ import annotations

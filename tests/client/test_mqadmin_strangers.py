@@ -87,7 +87,7 @@ def test_names_of_strangers_neither_steer_the_terminal_nor_forge_lines(argv: lis
 
 
 class Page(http.server.BaseHTTPRequestHandler):
-    """Answers every request with the status and headers of the attribute ``answer`` of the server.
+    """A handler that answers every request with the status and headers in the server's ``answer``.
 
     The server's list ``asked`` gets the headers of each request.
     """

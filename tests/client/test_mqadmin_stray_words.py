@@ -1,4 +1,4 @@
-"""Words that belong to no option: subcommands that only read warn, and those that change data refuse."""
+"""Words that belong to no option: a subcommand that changes data refuses them, any other only warns."""
 
 from __future__ import annotations
 

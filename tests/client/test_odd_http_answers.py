@@ -183,7 +183,7 @@ def dripping(first: bytes, drop: bytes) -> Send:
     def send(connection: socket.socket, path: str) -> None:
         connection.sendall(first)
         for _ in range(300):
-            # The test is about a server that answers slowly.
+            # Wait, because the test needs a server that answers slowly.
             time.sleep(0.05)
             connection.sendall(drop)
 
@@ -219,7 +219,7 @@ def test_a_reply_of_a_change_has_a_bound_far_below_a_snapshot(stranger: Any) -> 
 
 
 def cut_off(status: int, body: bytes, *, length: int) -> Send:
-    """Return a server that states ``length`` bytes, sends fewer, and closes the connection."""
+    """Return a server that announces ``length`` bytes, sends fewer, and closes the connection."""
 
     def send(connection: socket.socket, path: str) -> None:
         connection.sendall(f"HTTP/1.1 {status} X\r\nContent-Length: {length}\r\n\r\n".encode() + body)

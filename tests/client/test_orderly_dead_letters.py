@@ -24,8 +24,8 @@ class DeadLetters(Broker):
     Attributes:
         copies: Numbers of retries of the copies that members sent to the retry topic.
         asked: Values of ``maxReconsumeTimes`` in the requests to copy a stored message.
-        answers: Codes of the next answers to sends; without them, a send succeeds.
-        refusals: Codes and remarks of the next answers to requests to copy; without them, a copy succeeds.
+        answers: Codes of the next answers to sends. Without a code, a send succeeds.
+        refusals: Codes and remarks of the next answers to requests to copy. Without them, a copy succeeds.
     """
 
     copies: list[int] = field(default_factory=list)
@@ -69,7 +69,10 @@ def consume(
     orderly: bool = True,
     **properties: str,
 ) -> DeadLetters:
-    """Let a member refuse one message and consume the next; wait until the offset after both is stored."""
+    """Let a member refuse one message and consume the next one. Wait until both are done.
+
+    Both are done when the broker has stored the offset after the second message.
+    """
     world = World(1, loss=0.0)
     broker = world.broker = DeadLetters(world, answers=list(answers), refusals=list(refusals))
     broker.queues[RETRY_PREFIX + "g", 0]
@@ -159,7 +162,11 @@ def test_a_refusal_for_another_reason_does_not_leave_the_message_in_its_queue(or
 
 
 def test_the_last_copy_of_a_message_that_fits_into_no_retry_is_a_dead_letter() -> None:
-    """A retry needs more properties than a dead letter, because the broker delays retries."""
+    """Check that a message becomes a dead letter if it is too long for a retry.
+
+    A copy for a retry is longer than a dead letter, because it has more properties. The broker needs these
+    properties to delay the retry.
+    """
     refusals = [(ResponseCode.MESSAGE_ILLEGAL, "the message is illegal")] * 2
     broker = consume(refusals=refusals, orderly=False, long=TOO_LONG)
     assert broker.asked == [0]

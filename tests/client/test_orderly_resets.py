@@ -15,7 +15,7 @@ ALL = tuple(MessageQueue(topic="T", broker_name="b", queue_id=number) for number
 
 
 def begin(world: World) -> tuple[Member, History]:
-    """Start a member with slow listeners; return when a listener runs for each queue."""
+    """Start a member with slow listeners, and wait until a listener runs for each queue."""
     world.listener_s = (10.0, 12.0)
     history = History(world.rng, failing=0.0)
     for queue in ALL:

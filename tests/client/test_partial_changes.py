@@ -1,4 +1,7 @@
-"""Changes at several queues or brokers: an error names the changes that failed; the others are still made."""
+"""Changes at several queues or brokers, some of which fail.
+
+The client makes all other changes, and its error names the failed changes.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ REFUSED = ResponseCode.NO_PERMISSION
 
 
 class Brokers:
-    """Three scripted brokers with two queues each; the first broker is the nameserver, too.
+    """Three scripted brokers with two queues each. The first broker is the nameserver, too.
 
     Attributes:
         stored: Offsets that the brokers stored, by broker name and queue id.

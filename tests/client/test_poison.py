@@ -110,7 +110,7 @@ def settings(nameserver: Any) -> ClientConfig:
 
 
 def send_raw(client: Client, broker: Any, topic: str, body: bytes, sys_flag: int) -> None:
-    """Send a body unchanged, also if ``sys_flag`` is wrong, such as "compressed" for plain text."""
+    """Send a body unchanged, even if ``sys_flag`` is wrong, such as "compressed" for plain text."""
     fields = SendMessageFields(
         producer_group="raw",
         topic=topic,
@@ -303,7 +303,8 @@ def test_a_message_too_large_for_a_dead_letter_stays_in_its_queue_and_stops_noth
         create_topic(client, broker, topic)
         sender = client.producer(ProducerConfig(group="pg"))
         sender.send(Message(topic=topic, body=b"first"))
-        # The broker still stores these properties, but not with the properties that a copy needs as well.
+        # The broker stores this message. A copy of it in the dead letter queue needs more properties, so the
+        # copy's properties would exceed the broker's size limit.
         sender.send(Message(topic=topic, body=b"refused", properties={"long": "x" * 32_600}))
         sender.send(Message(topic=topic, body=b"last"))
         sink = Sink(refused=b"refused")

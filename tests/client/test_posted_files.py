@@ -46,7 +46,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., tuple[Process, Path]]]:
 
 
 def refused(program: str, text: str, folder: Path) -> str:
-    """Start a server with a settings file that it refuses; return its one error line."""
+    """Start a server with a settings file that it refuses, and return its only error line."""
     file = folder / "posted.conf"
     file.write_text(text)
     words = ("-c", str(file), *LOCAL[program], str(folder / "data"))

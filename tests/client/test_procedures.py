@@ -1,4 +1,4 @@
-"""Run the commands of docs/operations.md on real processes, some of which the test kills."""
+"""The commands of docs/operations.md, run on real processes, some of which the test kills."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Nameserver:
             return wire.invoke(self.listen, RemotingCommand.request(code, fields), timeout_s=CONDITION_S)
 
     def put(self, key: str, value: str) -> None:
-        """Write a value; repeat the write while there is no leader."""
+        """Write a value, and repeat the write while there is no leader."""
         wait_until(lambda: self.ask(100, namespace="n", key=key, value=value).code == 0, f"{key} is written")
 
     def kv(self) -> str | None:
@@ -148,13 +148,13 @@ class Place:
         return [server.raft for server in self.servers]
 
     def admin(self, subcommand: str, *argv: str, http: str | None = None) -> str:
-        """Run a subcommand of mqadmin that must succeed; return its output."""
+        """Run a subcommand of mqadmin that must succeed, and return its output."""
         code, out, err = self._admin(subcommand, *argv, http=http)
         assert (code, err) == (0, ""), err + out
         return out
 
     def said(self, subcommand: str, *argv: str, http: str | None = None) -> str:
-        """Run a subcommand of mqadmin with any exit code; return its output on both streams."""
+        """Run a subcommand of mqadmin, and return its output on both streams. It may fail."""
         _, out, err = self._admin(subcommand, *argv, http=http)
         return out + err
 

@@ -83,7 +83,10 @@ def test_limits_pause_pulling() -> None:
 
 
 def test_properties_without_a_body_pause_pulling() -> None:
-    """1,000 messages with a body of 1 byte may have properties that take 500 MB."""
+    """The limit on a queue's memory counts the properties of messages, too.
+
+    Otherwise 1,000 messages with bodies of 1 byte could have properties that take 500 MB.
+    """
     queue: ProcessQueue[Item] = ProcessQueue(0)
     properties = dict.fromkeys(map(str, range(5000)), "v")
     fit = BYTES_MAX // ((5000 - PROPERTIES_FREE) * PROPERTY_BYTES + 1)
@@ -94,7 +97,7 @@ def test_properties_without_a_body_pause_pulling() -> None:
 
 
 def test_a_listener_that_changes_properties_leaves_no_memory_counted() -> None:
-    """If freed memory still counted, the consumer would finally reach its memory limit and stop for ever."""
+    """If freed memory still counted, the consumer would reach its memory limit one day and stop for ever."""
     queue: ProcessQueue[Item] = ProcessQueue(0)
     properties = dict.fromkeys(map(str, range(100)), "v")
     queue.pulled([Item(0, properties=properties)], 1)
@@ -110,7 +113,7 @@ def test_a_listener_that_changes_properties_leaves_no_memory_counted() -> None:
 
 
 def test_messages_below_a_moved_offset_are_still_consumed() -> None:
-    """An offset moves if the broker removed old messages or lost its newest ones."""
+    """An offset moves if the broker removed old messages or lost its newest messages."""
     for offset in (95, 5000):
         queue: ProcessQueue[Item] = ProcessQueue(0)
         queue.pulled(items(*range(90)), 100)
@@ -125,7 +128,10 @@ def test_messages_below_a_moved_offset_are_still_consumed() -> None:
 
 
 def test_new_messages_with_the_offsets_of_running_ones_are_pulled_later() -> None:
-    """A message that the broker lost must not acknowledge another message that got its offset."""
+    """The end of a lost message's listener must not acknowledge a new message with the same offset.
+
+    The broker has lost messages whose listeners still run, and gives their offsets to new messages.
+    """
     queue: ProcessQueue[Item] = ProcessQueue(0)
     queue.pulled(items(*range(8)), 8)
     lower, higher = queue.take(3), queue.take(3)

@@ -1,4 +1,4 @@
-"""Property values that contain the byte 0x01 arrive unchanged; property names that contain it are refused."""
+"""Property values with the byte 0x01 arrive unchanged, and property names with this byte are refused."""
 
 from __future__ import annotations
 

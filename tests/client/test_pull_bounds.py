@@ -78,7 +78,7 @@ def pull(
 
 
 def pull_all(records: Sequence[bytes], seen: Callable[[PullResult], None], **values: Any) -> list[int]:
-    """Pull until the end of the queue; return the offsets of the messages, readable or not."""
+    """Pull until the end of the queue. Return the offsets of all messages, readable or not."""
     offsets: list[int] = []
     offset = 0
     while offset < len(records):
@@ -179,7 +179,7 @@ def test_a_consumer_holds_no_more_properties_than_fit_in_its_cache() -> None:
 
 
 def test_a_consumer_that_holds_nothing_may_pull_the_largest_message() -> None:
-    """If the consumer had no room for this message even when empty, it would wait for ever."""
+    """If a consumer without messages had no room for this message, the consumer would wait for ever."""
     names = [chr(first) + chr(second) for first in range(3, 100) for second in range(3, 100)]
     properties = encode_properties(dict.fromkeys(names[: PROPERTIES_SIZE_MAX // 5], "v"))
     largest = stored(

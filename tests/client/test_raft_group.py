@@ -21,7 +21,7 @@ def reply(status: int, **document: Any) -> FetchReply:
 
 
 class Servers:
-    """Performs the effects of one operation: requests get scripted answers, and the clock is simulated.
+    """A driver of one operation, with scripted answers to the requests and with a simulated clock.
 
     Each sleep and each answer advances the clock.
     """

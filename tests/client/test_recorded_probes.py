@@ -1,4 +1,4 @@
-"""Send handmade requests to our broker and compare the answers with recorded answers of Apache's brokers.
+"""Our broker's answers to handmade requests, compared with recorded answers of Apache's brokers.
 
 Our broker is in the same state as Apache's brokers were. The code, the names in the JSON and the type of each
 value must be equal.
@@ -78,7 +78,7 @@ def staged(nameserver: Any, broker: Any) -> Iterator[Staged]:
         yield scene
 
 
-#: Answer codes of our broker that differ from those of a release, by release and by the name of the request.
+#: Answer codes of our broker that differ from Apache's codes, by release and by the name of the request.
 OTHER_CODE: Final = {
     ("4.9.7", "reset, unknown group"): 26,  # 5.3.3 answers 26, too
     # Apache's broker creates a group as soon as any client asks for its configuration. Our broker creates a

@@ -16,7 +16,7 @@ from routekeeper.client.queue_reader import ReceivedMessage
 from routekeeper.remoting.bodies import MessageQueue
 from tests.client.test_consumer_sim import ADDR, QUEUES, Member, World
 
-#: Two queues: when a second member joins, the first member releases one of them and keeps the other one.
+#: Two queues. When a second member joins, the first member releases MOVING and keeps KEPT.
 MOVING, KEPT = (MessageQueue(topic="T", broker_name="b", queue_id=number) for number in (QUEUES - 1, 0))
 
 
@@ -37,7 +37,7 @@ class PullMember(Member):
         self.run(self.puller.start())
 
     def run(self, operation: Operation[Any]) -> Any:
-        """Run an operation to its end; return its result or raise its exception."""
+        """Run an operation to its end, and return its result or raise its exception."""
         ended: list[Any] = []
         failed: list[Exception] = []
 
@@ -54,7 +54,7 @@ class PullMember(Member):
         return ended[0]
 
     def poll(self, count: int) -> list[ReceivedMessage]:
-        """Call the consumer's `poll` until it has returned ``count`` messages or more; return them."""
+        """Call the consumer's `poll` until it has returned ``count`` messages or more, and return them."""
         found: list[ReceivedMessage] = []
         while len(found) < count:
             found += self.run(self.puller.poll(timeout_s=10.0))

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Resolver:
-    """Replaces the system's name resolver: names below ``.example`` hang until ``let_go`` is set."""
+    """A name resolver for tests: look-ups of names below ``.example`` hang until ``let_go`` is set."""
 
     def __init__(self, known: Callable[..., Any]) -> None:
         self._known = known

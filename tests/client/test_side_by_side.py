@@ -1,4 +1,4 @@
-"""A client notifies several brokers concurrently, so a silent broker does not delay the others."""
+"""A client notifies several brokers concurrently, so a silent broker does not delay other brokers."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ SILENT_QUEUES = 16
 
 
 class SilentWorld(World):
-    """A simulated world with one broker that answers; the others receive requests and never answer."""
+    """A simulated world with one broker that answers. Other brokers receive requests and never answer."""
 
     def __init__(self, seed: int, silent: int) -> None:
         super().__init__(seed, loss=0.0)

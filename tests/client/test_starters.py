@@ -1,4 +1,7 @@
-"""Start scripts such as ``sh bin/mqbroker ...`` and ``sh bin/mqshutdown broker``, as in RocketMQ's guides."""
+"""Tests of the start scripts, for example ``sh bin/mqbroker`` and ``sh bin/mqshutdown broker``.
+
+RocketMQ's quick start has the same command lines.
+"""
 
 from __future__ import annotations
 
@@ -134,14 +137,14 @@ def test_the_examples_in_java_name_what_does_the_same(example: str, instead: str
 
 
 class Servers:
-    """Starts servers as the guides do, and stops servers that still run when the test ends."""
+    """The servers that a test starts. Servers that still run are stopped at the end of the test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._started: list[subprocess.Popen[str]] = []
 
     def start(self, *words: str | Path) -> tuple[subprocess.Popen[str], str]:
-        """Start a server; return its process and the address in its ready line."""
+        """Start a server, and return its process and the address in its ready line."""
         with (self.folder / f"log-{len(self._started)}").open("w") as log:
             process = subprocess.Popen(
                 words, stdout=subprocess.PIPE, stderr=log, text=True, cwd=self.folder, env=BARE

@@ -93,7 +93,7 @@ class Front:
 
 @pytest.fixture
 def new_front() -> Iterator[Callable[..., Front]]:
-    """Yield a function that starts TLS proxies; the fixture stops them when the test ends."""
+    """Yield a function that starts TLS proxies. The fixture stops the proxies when the test ends."""
     fronts: list[Front] = []
 
     def make(target: str, certificate: str = "member", *, asks: bool = False) -> Front:
@@ -294,7 +294,7 @@ def test_a_file_that_cannot_be_used_is_named_before_anything_is_sent(
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:
-    wrong: Literal["host"] = "never"  # type: ignore[assignment]  # what a program without types may pass
+    wrong: Literal["host"] = "never"  # type: ignore[assignment]  # a program without type checks may pass it
     with pytest.raises(InvalidArgument, match="check='never', allowed host, authority, nothing"):
         TlsConfig(check=wrong)
     with pytest.raises(InvalidArgument, match="key_file='k' needs a cert_file"):

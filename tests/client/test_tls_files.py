@@ -25,7 +25,7 @@ __all__ = ["new_front"]
 
 
 def encrypted_key(folder: Path, password: str) -> str:
-    """Encrypt the member's private key with the password; return the path of the encrypted copy."""
+    """Encrypt the member's private key with the password, and return the path of the encrypted copy."""
     key = folder / "encrypted.key"
     subprocess.run(
         [

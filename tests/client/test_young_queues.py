@@ -1,4 +1,4 @@
-"""Queues without a stored offset: a broker answers 0 for a young queue, and later "not found"."""
+"""Queues without a stored offset: a broker answers 0 while a queue is new, and later "not found"."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.client.test_consumer_sim import QUEUES, Broker, History, Member, Worl
 
 @dataclass
 class AgeingBroker(Broker):
-    """A broker whose queues are young at first."""
+    """A broker whose queues are new at first."""
 
     young: bool = True
 

@@ -1,4 +1,4 @@
-"""The project's compose files on a container engine, for the tests."""
+"""Clusters that tests start on a container engine from the project's compose files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BROKERS: Final = ("broker-1", "broker-2")
 WIRE: Final = ";".join(f"{name}:9876" for name in NAMESRVS)
 HTTP: Final = ";".join(f"{name}:9880" for name in NAMESRVS)
 USER: Final = 10001
-#: Names of the environment variables with which a compose file chooses the ports that it opens on the host.
+#: Environment variables that set the ports which the services of a compose file open on the host.
 PORTS: Final = ("NAMESRV_PORT", "HTTP_PORT", "LOCUST_PORT")
 
 
@@ -52,8 +52,8 @@ class Composition:
 
     @property
     def project(self) -> str:
-        # Firewall rules in the kernel contain the names of networks, so two engines must not use the same
-        # network name.
+        # The name must be unique on this machine. The kernel's firewall rules contain the names of networks,
+        # so two engines must not use the same network name.
         return f"rk-{self.name}-{self.engine.root.name.rpartition('-')[2]}"
 
     @property
@@ -64,10 +64,7 @@ class Composition:
         return f"{self.project}_{service}_1"
 
     def attempt(self, service: str, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a command inside a service's container.
-
-        Return its result even if it failed.
-        """
+        """Run a command inside a service's container; return its result, even if the command failed."""
         return self.engine.attempt("podman", "exec", self.container(service), *words)
 
     def inside(self, service: str, *words: str) -> str:
@@ -76,10 +73,7 @@ class Composition:
         return done.stdout
 
     def healthy(self, service: str) -> bool:
-        """Run the service's health check once.
-
-        The containers have no systemd that would run the check regularly.
-        """
+        """Run the service's health check once, because podman runs it regularly only with systemd."""
         return self.engine.attempt("podman", "healthcheck", "run", self.container(service)).returncode == 0
 
     def wait_healthy(self, *services: str) -> None:
@@ -112,7 +106,7 @@ class Composition:
 
 @contextmanager
 def running(engine: Engine, name: str, *files: str) -> Iterator[Composition]:
-    """Start a cluster from a compose file, with new secrets and on free ports. Remove everything at the end.
+    """Start a cluster from a compose file, with new secrets and on free ports; remove it at the end.
 
     Args:
         files: Additional compose files. Their services do not start with the cluster.

@@ -1,4 +1,4 @@
-"""Give all container tests the same engine and the same image."""
+"""Fixtures: a container engine and an image, which all container tests share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .engine import ENDING, IMAGE, PROGRAMS, Engine, say
 
 
 def end(number: int, _: object) -> NoReturn:
-    """End the whole test session, not only the running test, so that every fixture cleans up."""
+    """End the test session after a signal, so that all fixtures remove their containers and files."""
     pytest.exit(f"ended by {signal.Signals(number).name}", returncode=128 + number)
 
 
@@ -28,7 +28,7 @@ def engine() -> Iterator[Engine]:
         pytest.fail(f"make containers needs root (uid {os.geteuid()}) and, from Debian: {' '.join(missing)}")
     previous = {number: signal.signal(number, end) for number in ENDING}
     root = Path(tempfile.mkdtemp(prefix="rk-containers-"))
-    root.chmod(0o755)  # user 10001 in the containers must read the secrets in it
+    root.chmod(0o755)  # user 10001 in the containers must be able to read the secrets
     images_of = os.environ.get("CONTAINERS_IMAGES_OF")
     engine = Engine(root, Path(images_of) if images_of else None)
     try:

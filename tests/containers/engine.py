@@ -1,8 +1,8 @@
 """A podman engine that keeps its images and containers in its own directory.
 
-podman runs as root, with runc and cgroupfs. These two work on any Debian 12, even without systemd and on
-hybrid cgroups. Images, volumes, networks and the engine's own state are in one directory. The engine removes
-this directory at the end, even after an interrupt. Several threads may run commands concurrently.
+podman runs as root, with runc and cgroupfs, which work on any Debian 12, even without systemd. All images,
+volumes, networks and state are in one directory. The engine removes this directory at the end, even after an
+interrupt. Several threads may run commands at the same time.
 """
 
 from __future__ import annotations
@@ -31,17 +31,16 @@ IMAGE: Final = f"routekeeper:{_VERSION}"
 BENCH_IMAGE: Final = f"routekeeper-bench:{_VERSION}"
 #: Programs that must be installed; .ci/run installs them.
 PROGRAMS = ("podman", "runc", "conmon", "iptables", "mmdebstrap")
-#: Timeout of a command in s. Removing a cluster from a busy disk has taken 25 s.
+#: Timeout of a command in s. It is long: on a busy disk, the removal of a cluster has taken 25 s.
 COMMAND_S = 240.0
 CONDITION_S = 180.0
-#: Wait for a condition. Each check runs a command inside a container, which takes seconds on a busy machine.
+#: A function that waits for a condition. The time is long, because each check runs a command in a container.
 wait_until = partial(waiting.wait_until, within_s=CONDITION_S)
 #: Signals that end ``make containers`` early.
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: Seconds that an interrupted command has to end after SIGTERM, before it gets SIGKILL.
+#: Seconds after SIGTERM in which an interrupted command must end. Then it gets SIGKILL.
 END_S = 30.0
-#: Packages of a base image: Python, and the packages that a virtual environment needs. Documentation is left
-#: out.
+#: Packages of a base image: Python, and the packages that a virtual environment needs.
 BASE_PACKAGES = ("usr-is-merged", "python3", "python3-venv", "ca-certificates", "libstdc++6")
 BASE_OPTIONS = (
     "path-exclude=/usr/share/man/*",
@@ -86,7 +85,7 @@ class EngineEnded(Exception):
 
 @dataclass
 class Engine:
-    """One podman with its own store.
+    """A podman engine with its own store.
 
     Attributes:
         images_of: Directory of another engine's store. If set, this engine uses its images and builds none.
@@ -128,8 +127,8 @@ class Engine:
             self._commands.add(command)
         try:
             output, errors = command.communicate(timeout=timeout_s)
-        # After any interrupt, first terminate the program: if it was killed, it would leave its containers
-        # behind.
+        # After any interrupt, first send SIGTERM. A program that gets SIGKILL at once cannot remove its
+        # containers.
         except BaseException:
             command.terminate()
             try:
@@ -179,9 +178,9 @@ class Engine:
             return base
 
     def _base(self) -> str:
-        """Return the base image that ``CONTAINERS_BASE`` names, or make a small Debian image.
+        """Return the base image that the environment variable names, or a new small Debian image.
 
-        ``CONTAINERS_BASE`` is the name of an image, or the path of a root file system's archive.
+        ``CONTAINERS_BASE`` has the name of an image, or the path of an archive with a root file system.
         """
         named = os.environ.get("CONTAINERS_BASE")
         if named and not Path(named).is_file():
@@ -242,9 +241,7 @@ class Engine:
                 command.terminate()
 
     def close(self) -> None:
-        """End every container, remove the networks and delete the store.
-
-        Signals do not interrupt this cleanup.
+        """End every container, remove the networks and delete the store. Ignore signals meanwhile.
 
         A command that was interrupted may have started other commands that still create a container. podman
         also refuses to remove a container before the containers that depend on it. So the removal is
@@ -258,7 +255,7 @@ class Engine:
                 self._launch(
                     "podman", "rm", "--force", "--all", "--depend", "--volumes", "--time", "0"
                 ).communicate()
-                for process in contained(self.root):  # an interrupted build would leave its processes running
+                for process in contained(self.root):  # these may be processes of an interrupted build
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(process, signal.SIGKILL)
                 left = processes_of(self.root)
@@ -277,10 +274,11 @@ class Engine:
 
 
 def processes_of(root: Path) -> dict[int, str]:
-    """Return the processes of the engine in a directory: the command lines, by process id.
+    """Return the command lines of an engine's processes, by process id.
 
-    The command line of a container's monitor contains the directory, and so does the environment of each
-    podman command. podman's DNS server is excluded, because all engines share it.
+    The function finds the processes by the engine's directory. It is in the command line of a container's
+    monitor, and in the environment of each podman command. podman's DNS server does not count, because all
+    engines share it.
     """
     found = dict.fromkeys(contained(root), "in a container")
     for process in Path("/proc").glob("[0-9]*"):

@@ -56,7 +56,7 @@ def test_locust_answers_spark_runs_and_the_page_appears(engine: Engine, bench_im
 
 
 def drive_by_page(cluster: Composition) -> None:
-    """Start and stop a load on Locust's web page, like a user who has a browser on the host."""
+    """Start and stop a load on Locust's web page, as a user does in a browser on the host."""
     cluster.compose("--profile", "bench", "up", "--detach", "--no-build", "locust")
     page = f"http://127.0.0.1:{cluster.variables['LOCUST_PORT']}"
     try:
@@ -88,10 +88,7 @@ def drive_by_page(cluster: Composition) -> None:
 
 
 def get(url: str, form: dict[str, str] | None = None) -> str:
-    """Return a web page, or the answer to a form.
-
-    Return an empty text if the server does not answer yet.
-    """
+    """Return a web page, or the answer to a form, or an empty text if the server does not answer yet."""
     data = None if form is None else urllib.parse.urlencode(form).encode()
     try:
         with urllib.request.urlopen(url, data, timeout=30) as reply:

@@ -1,6 +1,6 @@
 """Tests of the clusters of compose/raft.yaml and compose/independent.yaml on a real container engine.
 
-Clients send and read without pause while the tests kill and restart servers and cut networks.
+Clients send and read messages all the time while the tests kill and restart servers and cut networks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ READ_ONLY = ("/opt/venv", "/etc", "")
 
 
 def create_topic(cluster: Composition, topic: str, *, asked: str) -> None:
-    """Create a topic in every broker. Wait until nameserver ``asked`` routes the topic to all of them."""
+    """Create a topic on all brokers; wait until the nameserver ``asked`` routes it to all of them."""
     command = ("mqadmin", "updateTopic", "-n", WIRE, "-c", "DefaultCluster", "-t", topic)
 
     def created() -> bool:
@@ -55,7 +55,7 @@ def topics(cluster: Composition, namesrv: str) -> set[str]:
 def wait_topics(cluster: Composition, wanted: set[str]) -> None:
     """Wait until every nameserver lists these topics.
 
-    Independent nameservers learn the topics from brokers.
+    In independent mode, a nameserver lists a topic only after the topic's brokers have registered with it.
     """
     for namesrv in NAMESRVS:
         wait_until(
@@ -78,7 +78,7 @@ def wait_equal(cluster: Composition) -> str:
 
 
 def leader(cluster: Composition, asked: str) -> str:
-    """Return the name of the leader's service. The query runs in the container of the service ``asked``."""
+    """Return the name of the leader's service, by a query in the container of the service ``asked``."""
 
     def leaders() -> dict[int, str]:
         done = cluster.attempt(asked, "mqadmin", "raftStatus", "--http", HTTP, "-o", "json")
@@ -102,7 +102,7 @@ def consume(cluster: Composition, topic: str) -> set[str]:
 
 @dataclass
 class Traffic:
-    """A client in its own container that sends and reads messages without pause."""
+    """A client in its own container, which sends and reads messages all the time."""
 
     cluster: Composition
     topic: str
@@ -130,7 +130,7 @@ class Traffic:
         self.pass_by()
 
     def tell_addresses(self) -> None:
-        """Send the client the services' current addresses: a restarted container has a new one."""
+        """Send the client the current addresses of services, which change when containers restart."""
         assert self.process is not None
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(self.cluster.addresses()).encode() + b"\n")
@@ -140,7 +140,7 @@ class Traffic:
         return [json.loads(line) for line in self.path.read_text().splitlines() if line.startswith("{")]
 
     def pass_by(self, rounds: int = 20) -> None:
-        """Wait for ``rounds`` more successful reads and sends, so that an effect of the last action shows."""
+        """Wait for ``rounds`` further successful reads and sends, to see effects of the last action."""
         before = len(self.rows())
 
         def flowing() -> bool:
@@ -181,7 +181,7 @@ def test_image_is_small_and_holds_nothing_that_only_builds_or_measures(engine: E
 
 
 def check_confined(cluster: Composition) -> None:
-    """Check that the kernel enforces the limits in the compose file."""
+    """Check that the kernel enforces the restrictions in the compose file."""
     for service in (*NAMESRVS, *BROKERS):
         written = " ".join(f"touch {path}/x;" for path in READ_ONLY)
         done = cluster.attempt(
@@ -205,7 +205,7 @@ Played = dict[Callable[[Engine], None], Future[None]]
 
 @pytest.fixture(scope="module")
 def played(engine: Engine, image: str, request: pytest.FixtureRequest) -> Iterator[Played]:
-    """Run the requested tests at the same time, because they mostly wait; yield the future of each test."""
+    """Run the selected tests at the same time, because they spend most time waiting; yield their futures."""
     names = {item.name for item in request.session.items}
     plays = {"test_raft_group": play_raft, "test_independent_nameservers": play_independent}
     with ThreadPoolExecutor() as pool:

@@ -1,4 +1,4 @@
-"""If ``make containers`` is interrupted, it removes its containers, networks, mounts and files."""
+"""Tests that an interrupted ``make containers`` removes its containers, networks, mounts and files."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .engine import ROOT, Engine, mounts_below, processes_of
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
 
-#: Directory that all podmans of the user root share. It has a file with host names for each network. If an
-#: engine left such files there, they would affect the containers of later networks.
+#: Directory that all podman engines of the user root share. It has a file with host names for each network. A
+#: file that an engine does not remove would affect the containers of later networks.
 NAMES = Path("/run/containers/networks/aardvark-dns")
 
 
@@ -31,7 +31,7 @@ def terminate(make: subprocess.Popen[str]) -> None:
 
 
 def kept_of_networks(mark: str) -> list[str]:
-    """Return what remains of an engine's networks: kernel rules, and files with container names."""
+    """Return the kernel rules and the files with container names that remain of an engine's networks."""
     rules = subprocess.run(("iptables-save",), capture_output=True, text=True, check=True).stdout
     return [line for line in rules.splitlines() if mark in line] + [
         str(path) for path in NAMES.glob(f"*{mark}*")

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.containers, pytest.mark.timeout(900)]
 PACKAGES = (*BASE_PACKAGES, "systemd", "systemd-sysv", "dbus")
 NAME = "routekeeper-systemd"
 WITHIN_S = 240.0
-#: Settings that shorten the units' watchdog time, so that the test ends sooner.
+#: Settings of the units with a short watchdog time, so that the test ends sooner.
 WATCHDOG = "[Service]\nWatchdogSec=10\n"
 
 
@@ -84,7 +84,7 @@ def units_of(compose: Path) -> list[Path]:
 def test_both_units_run_reload_are_watched_and_end_as_they_say(machine: Machine) -> None:
     machine.write("/etc/routekeeper/namesrv.properties", "logLevel=INFO\n")
     machine.write("/etc/routekeeper/broker.properties", "namesrvAddr=127.0.0.1:9876\nbrokerName=b\n")
-    machine.run("systemctl", "start", "mqnamesrv")  # systemctl returns after the server has bound its ports
+    machine.run("systemctl", "start", "mqnamesrv")  # systemctl ends when the server has bound its ports
     machine.run("systemctl", "start", "mqbroker")
     for unit in ("mqnamesrv", "mqbroker"):
         assert machine.shown(unit, "ActiveState") == "active"

@@ -1,8 +1,8 @@
 """A client program that runs in a container of the server image.
 
 With the argument ``drive``, the program reads a route and sends a message again and again. It prints one line
-for each attempt. From its stdin, it reads the addresses of services, one JSON object per line. It ends when
-its stdin ends. With the argument ``read``, the program prints the stored messages.
+for each attempt. It gets the addresses of services from its standard input, one JSON object a line, and ends
+at the end of this input. With the argument ``read``, the program prints the stored messages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from routekeeper.client.public import (
 
 #: Seconds between two rounds of one read and one send.
 PAUSE_S = 0.02
-#: Timeout of one call in s. It is long, so that a read does not fail only because the machine hangs for some
+#: Timeout of one call in s. It is long, so that no call fails only because the machine hangs for some
 #: seconds.
 PATIENCE_S = 40.0
 #: Timeout in s of one request to one nameserver or broker. After this time, the client asks the next server.
@@ -36,17 +36,13 @@ TRY_S = 10.0
 
 
 _resolve = socket.getaddrinfo
-#: Last known address of each service, so that the program does not need podman's DNS server. In one run, this
-#: server did not answer for 30 s after containers had restarted, although the servers in these containers
-#: worked.
+#: Last known address of each service, so that the program does not need podman's DNS server. In one run, the
+#: DNS server did not answer for 30 s after containers had restarted.
 _addresses: dict[str, str] = {}
 
 
 def addresses(host: Any, *asked: Any, **more: Any) -> Any:
-    """Replace ``socket.getaddrinfo``.
-
-    If the host is a service of the cluster, return its last known address.
-    """
+    """Return the last known address of a service; look up other hosts like ``socket.getaddrinfo``."""
     return _resolve(_addresses.get(host, host), *asked, **more)
 
 

@@ -1,4 +1,4 @@
-"""Simulated brokers and readers that send requests without pauses; functions that check the answers.
+"""Simulated brokers and readers that send requests all the time, and functions that check the answers.
 
 Each registration of :class:`Writers` has one new topic, so that every acknowledgement can be checked in the
 table afterwards. :class:`Registers` write and read a few topics at all members at once, so that the history
@@ -61,7 +61,7 @@ def read_answer(link: socket.socket) -> RemotingCommand:
 class Told:
     """Result of a write, as the caller knows it.
 
-    It has the outcome, and whether the server answered.
+    The field ``answered`` is False if the server gave no answer.
     """
 
     outcome: Outcome
@@ -70,7 +70,7 @@ class Told:
 
 
 def tell(client: BlockingClient, addr: str, request: RemotingCommand) -> Told:
-    """Send a write; return the outcome as far as the caller can know it."""
+    """Send a write, and return the outcome as far as the caller can know it."""
     try:
         answer = client.invoke(addr, request, timeout_s=PATIENCE_S)
     except RemotingError as error:
@@ -94,7 +94,7 @@ def is_applied(client: BlockingClient, addr: str, request: RemotingCommand) -> b
 
 
 def register(client: BlockingClient, member: Member, request: RemotingCommand) -> None:
-    """Register like a broker: repeat the registration until it succeeds."""
+    """Register like a broker, which repeats the registration until it succeeds."""
     wait_until(
         lambda: is_applied(client, member.listen, request), f"member {member.number} takes a registration"
     )
@@ -122,7 +122,7 @@ Silences = dict[int, list[tuple[float, float]]]
 
 
 def judge(calls: Iterable[Call], topics: set[str], silences: Silences | None = None) -> list[str]:
-    """Compare the topics of a route table with the history of calls; return a description of each fault.
+    """Compare the topics of a route table with the history of calls, and return a description of each fault.
 
     Args:
         silences: Intervals, by member, in which no answer is expected. Outside of these intervals, each call
@@ -279,7 +279,7 @@ class Writers:
         return elapsed(since, min(ends))
 
     def wait_for_load(self, members: list[Member], *, calls: int = 50) -> None:
-        """Wait until each of these members acknowledges registrations; then wait for ``calls`` more.
+        """Wait until each of these members acknowledges registrations, and then until ``calls`` more succeed.
 
         With so many acknowledged registrations, a loss of some of them would be visible.
         """
@@ -293,7 +293,7 @@ class Writers:
         )
 
     def stop(self) -> list[Call]:
-        """Stop sending; return the history.
+        """Stop sending, and return the history of all calls.
 
         The connections stay open, because members must not evict the brokers.
         """
@@ -319,7 +319,7 @@ class Writers:
 
 
 def route_value(body: dict[str, Any], broker: str) -> int | None:
-    """Return the number of read queues of one broker in a route; None if the broker is not listed."""
+    """Return the number of read queues of one broker in a route, or None if the broker is not listed."""
     for queues in body["route"]["queueDatas"]:
         if queues["brokerName"] == broker:
             value: int = queues["readQueueNums"]
@@ -328,7 +328,7 @@ def route_value(body: dict[str, Any], broker: str) -> int | None:
 
 
 class Registers:
-    """A few topics; each topic's number of queues is written and read at all members at once.
+    """A few topics. The number of queues of each topic is written and read at all members at once.
 
     Each topic has one broker. The broker is connected to all members, so that it stays listed while at least
     one member works.
@@ -422,11 +422,11 @@ class Registers:
         self._threads.stop()
 
     def check(self, *, promise_s: float) -> str:
-        """Stop sending; check the history of the linearizable reads and the history of the default reads.
+        """Stop sending, and check that all linearizable reads and all default reads had allowed results.
 
         Args:
-            promise_s: Seconds by which a default read may lag behind acknowledged writes: one minimum
-                election timeout.
+            promise_s: Seconds by which a default read may lag behind acknowledged writes. It is one
+                minimum election timeout.
         """
         self.stop()
         assert self.reads
@@ -469,7 +469,7 @@ class _Reader:
         self._connection: http.client.HTTPConnection | None = None
 
     def get(self, path: str) -> tuple[int, Any]:
-        """Return status and body; status 0 if there was no answer."""
+        """Return the status and the body, or status 0 and None if there was no answer."""
         if self._connection is None:
             self._connection = http.client.HTTPConnection(self.member.http, timeout=PATIENCE_S)
         try:

@@ -38,7 +38,7 @@ def cycles(few: int) -> int:
 
 
 def chooser() -> random.Random:
-    """Return a random generator that chooses a fault's target and time; print its seed.
+    """Return a random generator that chooses a fault's target and time, and print its seed.
 
     ``RAFT_FAULT_SEED`` sets the seed, so that a failed test's choices can be repeated.
     """
@@ -48,7 +48,7 @@ def chooser() -> random.Random:
 
 
 def hold(instant: float) -> None:
-    """Wait until an instant (s, monotonic). Some tests need it to give a fault a certain duration."""
+    """Wait until an instant (s, monotonic), for example to give a fault a certain duration."""
     time.sleep(max(0.0, instant - time.monotonic()))
 
 
@@ -110,7 +110,7 @@ class Member:
         self._speaks()
 
     def refuse_to_start(self) -> str:
-        """Start a member that ends at once with exit code 2; return its one error line."""
+        """Start a member that ends at once with exit code 2, and return its one error line."""
         ended = subprocess.run(self.command, capture_output=True, text=True, timeout=CONDITION_S, check=False)
         assert ended.returncode == 2, (ended.returncode, ended.stdout, ended.stderr)
         said = [line for line in ended.stderr.splitlines() if line.startswith("mqnamesrv: ")]
@@ -183,7 +183,7 @@ class Member:
         return self.log_path.read_bytes()[since:].decode()
 
     def get(self, path: str, *, timeout_s: float = 20.0) -> tuple[int, Any]:
-        """Send a GET request over HTTP; return its status and content, or status 0 if there is no answer."""
+        """Send a GET request over HTTP, and return status and content, or status 0 if there is no answer."""
         try:
             with urllib.request.urlopen(f"http://{self.http}{path}", timeout=timeout_s) as response:
                 text = response.read()
@@ -236,7 +236,7 @@ class Member:
 
 @dataclass
 class Cluster:
-    """The members of one group."""
+    """A raft group of real nameserver processes."""
 
     members: list[Member]
 
@@ -246,7 +246,7 @@ class Cluster:
         self.wait_ready()
 
     def stop(self) -> None:
-        """Kill all members; their data stays."""
+        """Kill all members, and keep their data."""
         running = [member for member in self.members if member.process is not None]
         for member in running:
             member.kill()
@@ -271,10 +271,10 @@ class Cluster:
         return [member for member in self.members if member not in but]
 
     def wait_equal(self) -> str:
-        """Wait until all members have applied the same entries; return their common digest.
+        """Wait until all members have applied the same entries, and return their common digest.
 
         Raises:
-            AssertionError: If members at the same log index differ. The error is raised at once.
+            AssertionError: At once, if members at the same log index differ.
         """
 
         def digests() -> set[tuple[int, str, str]]:
@@ -291,7 +291,7 @@ class Cluster:
 
 
 def token_flags(root: Path) -> tuple[str, str]:
-    """Write a file with :data:`TOKEN`; return the flags with which members accept changes over HTTP."""
+    """Write a file with :data:`TOKEN`, and return the flags with which members accept changes over HTTP."""
     token = root / "token"
     token.write_text(TOKEN)
     token.chmod(0o600)
@@ -301,7 +301,7 @@ def token_flags(root: Path) -> tuple[str, str]:
 def administer(
     member: Member, method: str, path: str, body: dict[str, Any] | bytes | None = None
 ) -> tuple[int, Any]:
-    """Send a change to one member; return the HTTP status and the JSON answer, even of an error."""
+    """Send a change to one member, and return the HTTP status and the JSON answer, even of an error."""
     data = json.dumps(body).encode() if isinstance(body, dict) else body
     kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
     request = urllib.request.Request(

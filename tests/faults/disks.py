@@ -22,7 +22,7 @@ def small_disks(members: list[Member], *, size_bytes: int = 48 << 20) -> Iterato
 
 @contextmanager
 def filled(member: Member) -> Iterator[None]:
-    """Fill the disk of a member's data directory; free the space at the end."""
+    """Fill the disk of a member's data directory, and free the space at the end."""
     filler = fill(member.data)
     try:
         yield
@@ -48,7 +48,7 @@ def freezable_disks(members: list[Member], *, size_mib: int = 96) -> Iterator[No
 
 @contextmanager
 def frozen(member: Member, *, longest_s: float) -> Iterator[Callable[[], bool]]:
-    """Let the disk of a member's data directory hang: every write waits.
+    """Let the disk of a member's data directory hang, so that every write waits.
 
     Yield a function that returns True while the disk hangs.
 

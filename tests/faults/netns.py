@@ -1,7 +1,8 @@
 """Members in their own network namespaces, where the kernel can cut links like a broken switch or cable.
 
 Each member has two interfaces. One is on a bridge that only the raft links use. The other one is on a bridge
-of the test, so that the test can reach a member whose raft links are cut. Needs root and iproute2.
+of the test, so that the test can reach a member whose raft links are cut. This module needs root and
+iproute2.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def _made(tag: str, size: int) -> Namespaces:
 
 @contextmanager
 def running_in_namespaces(root: Path, *, size: int = 3) -> Iterator[tuple[Cluster, Namespaces]]:
-    """Start members in network namespaces; skip the test if the user may not create namespaces."""
+    """Start members in network namespaces, and skip the test if the user may not create namespaces."""
     lacking = missing()
     if lacking is not None:
         pytest.skip(f"links cut by the kernel need {lacking}")

@@ -28,8 +28,8 @@ from .cluster import Cluster, make_members, running
 class Recording:
     """The bytes of one link, in the order in which they passed.
 
-    Each part is a pair: a flag and the bytes. The flag is True if the member that opened the connection (the
-    dialler) sent the bytes. It is False if the other member (the acceptor) sent them.
+    Each part is a pair of a flag and bytes. The flag is True if the bytes came from the member that opened
+    the connection (the dialler), and False if they came from the other member (the acceptor).
     """
 
     dialler: str
@@ -43,8 +43,10 @@ class Recording:
 class Network:
     """The links between members. They go through a proxy, which runs in its own thread.
 
-    Args: members: Two addresses of each member: the key is the address for other members, and the value is
-    the address that the member binds. record: True to record all bytes.
+    Args:
+        members: Two addresses of each member. The key is the address for the other members, and the value is
+            the address that the member binds.
+        record: True to record all bytes.
 
     Attributes:
         recordings: Bytes of each link, if ``record`` is set.
@@ -76,7 +78,7 @@ class Network:
         self._loop.close()
 
     def _call(self, work: Callable[[], object]) -> float:
-        """Run a function in the proxy's thread; return the instant at which it ended (s, monotonic)."""
+        """Run a function in the proxy's thread, and return the instant at which it ended (s, monotonic)."""
 
         async def run() -> float:
             result = work()
@@ -94,15 +96,15 @@ class Network:
         self._of[passage].parts.append((from_dialler, data))
 
     def cut(self, directions: Collection[Direction]) -> float:
-        """Cut the direction from the first to the second member of each pair; return the instant."""
+        """Cut each direction (sender, receiver), and return the instant of the cut (s, monotonic)."""
         return self._call(lambda: self._proxy.cut(directions))
 
     def cut_between(self, some: Collection[str], others: Collection[str]) -> float:
-        """Cut both directions of each link between two groups of members; return the instant of the cut."""
+        """Cut both directions of the links between two groups of members, and return when they were cut."""
         return self.cut(both_ways(some, others))
 
     def heal(self, *, reset: bool) -> float:
-        """End all cuts; return the instant (s, monotonic).
+        """End all cuts, and return the instant (s, monotonic).
 
         The proxy then passes on the bytes that waited at the cuts. With ``reset``, it discards these bytes.
         """
@@ -127,7 +129,7 @@ class Network:
 def running_behind_proxy(
     root: Path, *, size: int = 3, arguments: tuple[str, ...] = (), record: bool = False
 ) -> Iterator[tuple[Cluster, Network]]:
-    """Start members whose links all go through a proxy; kill the members at the end."""
+    """Start members whose links all go through a proxy, and kill the members at the end."""
     members = make_members(root, size=size, arguments=arguments)
     names = {m.raft: address for m, address in zip(members, free_addresses(size), strict=True)}
     for member in members:

@@ -19,7 +19,7 @@ from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import FrameDecoder
 from tests.waiting import WITHIN_S, wait_until
 
-#: A request for each kind of server. The server answers this request in any state.
+#: A request for each kind of server, which the server answers in any state.
 QUESTION = {
     "nameserver": RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO, {}),
     "broker": RemotingCommand.request(RequestCode.GET_BROKER_CONFIG, {}),
@@ -45,7 +45,7 @@ class Running:
             raise
 
     def ask(self, link: socket.socket) -> RemotingCommand:
-        """Send the server a request over a connection; return the answer.
+        """Send the server a request over a connection, and return the answer.
 
         Raises:
             OSError: If the server has closed the connection, or does not answer.
@@ -71,9 +71,9 @@ class Running:
 
 @contextlib.contextmanager
 def server(kind: str, tmp_path: Path, *flags: str, http: bool = False) -> Iterator[Running]:
-    """Run a nameserver or a broker; let it end in order when the context ends.
+    """Run a nameserver or a broker. At the end, stop it with SIGTERM and check its exit code.
 
-    Its log is the file ``stderr.txt`` in the folder.
+    The log of the server is the file ``stderr.txt`` in the folder.
     """
     command = [sys.executable, "-m", f"routekeeper.{kind}", "--listen", "127.0.0.1:0", *flags]
     command += ["--http", "127.0.0.1:0"] if http else ["--http", "off"]
@@ -101,7 +101,7 @@ def server(kind: str, tmp_path: Path, *flags: str, http: bool = False) -> Iterat
 
 
 def refusal(kind: str, tmp_path: Path, *flags: str) -> str:
-    """Start a server that must refuse its flags; return the text that it writes to stderr."""
+    """Start a server that must refuse its flags, and return the text that it writes to stderr."""
     command = [
         sys.executable,
         "-m",
@@ -120,7 +120,7 @@ def refusal(kind: str, tmp_path: Path, *flags: str) -> str:
 
 
 def memory(pid: int, figure: str = "VmRSS") -> int:
-    """Return the resident memory of a process in bytes; its highest value until now for ``VmHWM``."""
+    """Return the resident memory of a process in bytes, or with ``VmHWM`` the highest value so far."""
     found = re.search(rf"^{figure}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     assert found is not None
     return int(found[1]) * 1024

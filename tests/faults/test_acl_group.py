@@ -144,7 +144,7 @@ def test_group_goes_from_plain_to_signed_without_losing_its_broker(tmp_path: Pat
         refused = mqadmin("clusterList", "-n", follower.listen)
         assert refused.returncode != 0
         assert "No accessKey is configured" in refused.stdout + refused.stderr
-        # Change a secret in the file: every member reads the file again without a restart.
+        # Change a secret in the file. Every member must read the file again without a restart.
         file.write_text(FILE.replace("secret-of-readers", "changed-secret"))
         for member in members:
             wait_until(partial(asks.is_refused, member, 106, READER), "the new file")

@@ -1,6 +1,6 @@
 """Tests of a nameserver that runs out of file descriptors.
 
-Connections of strangers cannot use up the descriptors that the nameserver needs for its files, and a
+Connections of unknown clients cannot use up the descriptors that the nameserver needs for its files. A
 nameserver without free descriptors keeps running.
 """
 
@@ -56,7 +56,7 @@ def many_sockets() -> Iterator[None]:
 
 
 def save_snapshot(connection: http.client.HTTPConnection) -> int:
-    """Request a snapshot, which also begins a new journal file; return the HTTP status."""
+    """Request a snapshot, which also begins a new journal file, and return the HTTP status."""
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
     connection.request("POST", "/v1/raft/snapshot", b"{}", headers)
     reply = connection.getresponse()

@@ -47,7 +47,7 @@ SIGNALS_PER_S: Final = 500
 
 @contextlib.contextmanager
 def started(folder: Path, *command: str) -> Iterator[subprocess.Popen[str]]:
-    """Start a program that has no terminal; its stderr goes to the file ``log`` in the directory."""
+    """Start a program that has no terminal. Its stderr goes to the file ``log`` in ``folder``."""
     with (
         inherited(signal.SIGHUP, signal.SIG_DFL),
         (folder / "log").open("w") as log,
@@ -81,7 +81,7 @@ def program_that_survives(process: subprocess.Popen[str]) -> str:
 
 
 def script_that_waits(folder: Path, name: str) -> Path:
-    """Return a copy of a start script whose Python waits until the file ``go on`` is in the directory."""
+    """Return a copy of a start script. It starts Python only after the file ``go on`` is in ``folder``."""
     script, python = folder / "bin" / name, folder / ".venv" / "bin" / "python3"
     for path in (script, python):
         path.parent.mkdir(parents=True)
@@ -147,8 +147,8 @@ def test_terminal_that_closes_ends_what_is_started_in_it(name: str, tmp_path: Pa
 
 
 def test_hangup_while_a_broker_ends_changes_nothing(tmp_path: Path) -> None:
-    # The nameserver never answers, so the broker cannot unregister. The broker waits for the answer, and so
-    # it ends late.
+    # The nameserver never answers, so the broker cannot unregister. The broker ends late, because it waits
+    # for the answer.
     with socket.create_server(("127.0.0.1", 0)) as silent:
         words = ("-n", f"127.0.0.1:{silent.getsockname()[1]}", *SERVERS["mqbroker"])
         with started(tmp_path, sys.executable, "-m", MODULES["mqbroker"], *words) as process:
@@ -160,8 +160,8 @@ def test_hangup_while_a_broker_ends_changes_nothing(tmp_path: Path) -> None:
             process.send_signal(signal.SIGSTOP)
             assert process.poll() is None
             # In the first second after SIGTERM, the broker ignores another signal to end, because it may be a
-            # repetition. Wait longer than this second: if the broker treated SIGHUP as a signal to end, it
-            # would then exit at once.
+            # repetition. After this second, the broker would exit at once if it treated SIGHUP as a signal to
+            # end.
             time.sleep(1.1)
             process.send_signal(signal.SIGHUP)
             process.send_signal(signal.SIGCONT)

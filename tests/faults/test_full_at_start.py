@@ -19,7 +19,7 @@ PAGE = 4096
 VOTE, END, STANDING, IDENTITY = 2, 3, 32, 1
 """Sizes of four files in pages of :data:`PAGE` bytes.
 
-A new data directory gets the files in this order; the journal comes after them.
+A new data directory gets the four files in this order, and after them the journal.
 """
 
 

@@ -1,4 +1,4 @@
-"""A nameserver still serves, and it can end, when the disk of its KV file or settings file hangs."""
+"""A nameserver still serves and can end while the disk of its KV file or settings file hangs."""
 
 from __future__ import annotations
 
@@ -93,7 +93,10 @@ def test_an_independent_nameserver_serves_and_ends_while_its_files_hang(tmp_path
 
 
 def test_a_member_ends_while_its_kv_file_hangs(tmp_path: Path) -> None:
-    """A member acknowledges a write that is in its log, so a hung KV file delays only the member's end."""
+    """A hung KV file must not keep a member from ending, or from acknowledging a write that is in its log.
+
+    The member writes the acknowledged values to the file after its next start.
+    """
     member = make_members(tmp_path, size=1)[0]
     hanging = altered(member, SYNCS_HANG)
     try:

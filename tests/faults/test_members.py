@@ -37,8 +37,8 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
 def _members(root: Path, size: int) -> list[Member]:
     """Return members that accept membership changes over HTTP."""
-    # The election timeout is long: only requests of the test may move leadership. A busy machine must not
-    # move it.
+    # The election timeout is long, so that only requests of the test move leadership. A busy machine must not
+    # cause elections.
     arguments = (*token_flags(root), "--election-timeout-ms", "2000")
     return make_members(root, size=size, arguments=arguments)
 
@@ -61,7 +61,7 @@ def _done(cluster: Cluster, method: str, path: str, body: dict[str, Any] | bytes
         retry = (
             code in (421, 503)
             or (code == 409 and "ask again" in answer["detail"])
-            # POST /members may be repeated: the second request continues the same change.
+            # POST /members may be repeated, because the second request continues the same change.
             or (code == 504 and (method, path) == ("POST", "members"))
         )
         assert retry or code == 200, (code, answer)
@@ -88,7 +88,7 @@ def _join(cluster: Cluster, newcomer: Member) -> None:
 
 
 class _Reader:
-    """A client that knows every nameserver: if a nameserver does not answer, the client asks the next one."""
+    """A client that asks the next nameserver whenever a nameserver does not answer."""
 
     def __init__(self, members: list[Member]) -> None:
         self._members = members
@@ -225,7 +225,8 @@ def test_lost_quorum_is_made_good_from_the_survivors_data(tmp_path: Path) -> Non
         survivor.arguments = (*usual, "--force-new-cluster")
         survivor.start()
         cluster.wait_ready()
-        # At the next start, a flag that the operator forgot has no effect. The start after it has no flag.
+        # First restart with the flag, as if the operator had forgotten to remove it. The flag must have no
+        # effect. Then restart without the flag.
         name = administer(survivor, "GET", "status")[1]["cluster"]
         _restart(cluster, survivor)
         assert "force-new-cluster ignored" in survivor.log()
@@ -274,7 +275,7 @@ def test_lost_group_is_made_good_from_a_snapshot(tmp_path: Path) -> None:
         code, problem = administer(leader, "POST", "restore", image)
         assert code == 409
         assert "--force-new-cluster" in problem["detail"]
-        for member in members:  # delete all data: only the snapshot remains
+        for member in members:  # delete all data, so that only the snapshot remains
             member.kill()
             member.reap()
             shutil.rmtree(member.data)

@@ -52,7 +52,7 @@ def configuration(folder: Path, nameserver: str, broker: str) -> Path:
 
 @contextmanager
 def running(folder: Path, file: Path) -> Iterator[str]:
-    """Run Prometheus; yield the address of its API."""
+    """Run Prometheus, and yield the address of its API."""
     (port,) = free_ports(1)
     command = ["prometheus", f"--config.file={file}", f"--storage.tsdb.path={folder / 'tsdb'}"]
     with (
@@ -68,7 +68,7 @@ def running(folder: Path, file: Path) -> Iterator[str]:
 
 
 def ask(api: str, path: str, **parameters: str) -> Any:
-    """Return the data of an answer; None if there is no answer yet or if Prometheus refuses the request."""
+    """Return the data of an answer, or None if there is no answer yet or Prometheus refuses the request."""
     try:
         with urllib.request.urlopen(
             f"{api}/{path}?{urllib.parse.urlencode(parameters)}", timeout=20
@@ -105,7 +105,7 @@ def test_prometheus_scrapes_over_https_and_answers_the_queries_of_dashboards_and
         wait_until(lambda: {rule["health"] for rule in rules()} == {"ok"}, "every rule was evaluated")
 
         def answers() -> dict[str, Any]:
-            """Return the result of each query; None for a query that Prometheus refuses."""
+            """Return the result of each query, or None for a query that Prometheus refuses."""
             return {
                 where: ask(api, "query", query=query.replace("$instance", ".*"))
                 for where, query, _ in queries()

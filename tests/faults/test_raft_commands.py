@@ -49,7 +49,7 @@ del sys.argv[1]
 
 
 def test_what_a_group_of_one_acknowledges_it_reads_at_its_next_start(tmp_path: Path) -> None:
-    """The writer refuses each command that the reader would refuse.
+    """Check that the writer refuses each command that the reader would refuse.
 
     Repetitive text is small in the compressed log and large when a member reads it. So the writer and the
     reader both limit the compressed size and the decompressed size.

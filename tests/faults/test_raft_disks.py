@@ -37,7 +37,8 @@ FROZEN_S = 20.0
 
 
 def test_full_disk_of_one_loses_no_acknowledged_registration(tmp_path: Path) -> None:
-    # The next test has durability "journal". To the journal, a full disk and a file size limit are the same.
+    # This test uses durability "fsync", and the next test uses "journal". For the journal, a full disk and a
+    # file size limit are the same fault.
     members = make_members(tmp_path, arguments=("--durability", "fsync"))
     with small_disks(members), running(members) as cluster:
         fill_again_and_again(cluster, filled)
@@ -82,7 +83,7 @@ def fill_again_and_again(cluster: Cluster, full: Callable[[Member], AbstractCont
 
 
 # Both settings need a test, because ``fsync`` works differently. It fills the end of the journal's last
-# segment with zeros, and it sometimes lets the event loop wait until a write is on the disk.
+# segment with zeros. It also sometimes lets the event loop wait until a write is on the disk.
 @pytest.mark.parametrize("durability", ["journal", "fsync"])
 def test_disk_that_stands_still_loses_no_acknowledged_registration(tmp_path: Path, durability: str) -> None:
     took, rng = [], chooser()
@@ -96,8 +97,8 @@ def test_disk_that_stands_still_loses_no_acknowledged_registration(tmp_path: Pat
         for cycle in range(cycles(1)):
             writers.wait_for_load(cluster.members)
             leader = cluster.leader()
-            # Even a run of only one cycle tests both roles: with one durability the leader's disk hangs, and
-            # with the other durability a follower's disk hangs.
+            # Test both roles even in a run of only one cycle. With one durability the leader's disk hangs,
+            # and with the other durability a follower's disk hangs.
             hits_leader = (cycle + 2 * (durability == "fsync")) % 3 < 2
             member = leader if hits_leader else rng.choice(cluster.others(leader))
             with frozen(member, longest_s=FROZEN_S) as is_frozen:

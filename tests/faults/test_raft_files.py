@@ -58,9 +58,9 @@ def _says_that_its_tail_was_torn(member: Member) -> bool:
 
 
 def test_torn_journals_of_all_lose_nothing_acknowledged(cluster: Cluster) -> None:
-    """A kill during a write leaves an incomplete frame.
+    """Check that incomplete frames at the ends of all journals lose no acknowledged entry.
 
-    No member has acknowledged the entry in this frame.
+    A kill during a write leaves an incomplete frame. No member has acknowledged the entry in this frame.
     """
     with Writers(cluster) as writers:
         writers.wait_for_load(cluster.members)
@@ -223,9 +223,9 @@ def test_all_disks_wiped_but_one_found_no_empty_cluster_beside_it(cluster: Clust
 
 
 def change(member: Member, path: str, body: dict[str, str] | None = None) -> Any:
-    """Request a membership change; return the answer, or None if the member refuses the change for now.
+    """Request a membership change or a snapshot, and return the answer.
 
-    A member refuses changes while there is no leader or while another change is under way.
+    A member refuses changes while there is no leader or while another change is under way. Then return None.
     """
     code, answer = administer(member, "POST", path, body or {})
     if code == 200:

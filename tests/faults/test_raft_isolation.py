@@ -105,7 +105,7 @@ class Probe:
         wait_until(lambda: self.granted or self.error, f"{self.what} granted at member {self.member.number}")
 
     def check(self, cut_at: float) -> float:
-        """Wait for a refusal; return the seconds from the cut until the last granted request was sent."""
+        """Wait for a refusal, and return the seconds from the cut until the last granted request was sent."""
         wait_until(
             lambda: self.error or (self.refused and self.refused[-1] > cut_at),
             f"{self.what} refused at member {self.member.number}",

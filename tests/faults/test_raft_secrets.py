@@ -46,14 +46,14 @@ def test_a_secret_changes_without_a_restart_and_members_link_at_each_step(tmp_pa
         write(member, OLD + "\n")
     with running(members) as cluster:
         write(members[0], f"{OLD}\n{NEW}\n")
-        # Now the first member knows both secrets, and the other members know only the old one. They must
-        # still be able to link.
+        # Now the first member knows both secrets, and the other members know only the old secret. All members
+        # must still be able to link.
         restart(members[0])
         for member in members[1:]:
             write(member, f"{OLD}\n{NEW}\n")
         write(members[1], NEW)
-        # Now the second member knows only the new secret, and the other members know both. They must still be
-        # able to link.
+        # Now the second member knows only the new secret, and the other members know both secrets. All
+        # members must still be able to link.
         restart(members[1])
         restart(members[2])
         for member in (members[0], members[2]):

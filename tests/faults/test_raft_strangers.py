@@ -32,11 +32,11 @@ from .proxy import Network, Recording, running_behind_proxy
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
 MIB = 1 << 20
-#: Size in bytes of an acceptor's answer to a peer that sends the first frame of a member. It is a u32 size
-#: and a random number of 32 bytes.
+#: Size in bytes of an acceptor's answer to a peer that sends the first frame of a member. The answer is a u32
+#: size and a random number of 32 bytes.
 CHALLENGE_SIZE = 4 + 32
 ELECTION_S = 4.0
-#: A linked follower receives at least one message from its leader in this time, in seconds.
+#: Time in s in which a linked follower receives at least one message from its leader.
 HEARTBEAT_S = 1.0
 
 
@@ -69,9 +69,8 @@ class Site:
     def leads_undisturbed(self, since: list[int]) -> bool:
         """Return True if the group had no valid reason to change its leader.
 
-        There are two valid reasons: a leader whose disk hangs steps down, and a long cut causes an election.
-        So no disk may have hung since the members' logs had the sizes ``since``, and all cuts must have been
-        short.
+        A leader steps down if its disk hangs, and a long cut causes an election. So no disk may have hung
+        since the members' logs had the sizes ``since``, and all cuts must have been short.
         """
         logs = zip(self.cluster.members, since, strict=True)
         is_stalled = any("journal stalls" in member.log(size) for member, size in logs)
@@ -310,7 +309,7 @@ def test_floods_keep_no_member_out_and_cost_bounded_memory(site: Site) -> None:
         thread.start()
     try:
         wait_until(lambda: sent[0] > 300, "the flood comes")
-        # Cut and heal every link during the flood: members must be able to link again.
+        # Cut and heal every link during the flood, because members must still be able to link again.
         with site.linked_again():
             site.network.cut_between(*2 * [[m.raft for m in site.cluster.members]])
             site.network.heal(reset=True)
@@ -331,7 +330,7 @@ def test_recorded_sessions_open_nothing_whole_or_in_part(site: Site) -> None:
         pieces = frames(there)
         assert len(send(site.address(acceptor), there)) <= CHALLENGE_SIZE
         assert len(send(site.address(acceptor), *pieces[:20], patience_s=0.2)) <= CHALLENGE_SIZE
-        # Send random slices of the frames. So the frames before each slice are missing.
+        # Send random slices of the frames, without the frames before each slice.
         for _ in range(10):
             start, end = sorted(rng.sample(range(len(pieces)), 2))
             heard = send(site.address(acceptor), pieces[0], *pieces[start:end])
@@ -339,7 +338,7 @@ def test_recorded_sessions_open_nothing_whole_or_in_part(site: Site) -> None:
             assert send(site.address(acceptor), b"".join(pieces[max(1, start) : end])) == b""
             cut = rng.randrange(len(there))
             assert len(send(site.address(acceptor), there[:cut])) <= CHALLENGE_SIZE
-        # Mirror attack: send the bytes of each member back to the same member.
+        # Mirror attack: the test sends the bytes of each member back to this member.
         assert send(site.address(acceptor), back) == b""
         dialler = site.by_name(recording.dialler)
         assert send(site.address(dialler), there) == b"", "its own hello names another receiver"

@@ -1,4 +1,4 @@
-"""Many waiting registrations of strangers use little memory in a server and do not delay other hosts."""
+"""Many waiting registrations of one host use little memory in a server and do not delay other hosts."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Flood:
             link.close()
 
     def count(self) -> int:
-        """Return the number of the strangers' registrations that have succeeded so far."""
+        """Return the number of this host's registrations that have succeeded so far."""
         for link, decoder in zip(self._links, self._decoders, strict=True):
             try:
                 data = link.recv(65536)
@@ -111,9 +111,9 @@ def test_other_hosts_register_beside_a_host_with_many_connections(server: Server
     The test counts registrations instead of seconds, because a slow machine needs more seconds for each
     registration.
 
-    The server serves hosts in turn: after one registration from the strangers' host, it handles one from the
-    bystander's host. If it served connections in turn, the bystander would wait for one registration of each
-    of the strangers' 200 connections.
+    The server serves hosts in turn: one registration from the flooding host, then one registration from the
+    other host. If the server served connections in turn, the other host would wait for one registration of
+    each of the 200 connections.
     """
     connections, wanted = 200, 8
     with (

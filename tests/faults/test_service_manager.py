@@ -100,7 +100,7 @@ def stands_still(pid: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SERVERS)
 def test_service_manager_hears_of_start_turning_loop_and_stop(name: str, tmp_path: Path) -> None:
-    # The name has no file. test_reload.py has a socket with a file.
+    # This socket has an abstract name and no file. test_reload.py uses a socket with a file.
     notify, watchdog = f"routekeeper-{os.getpid()}-{name}", str(int(WATCHDOG_S * 1e6))
     with (
         Manager(f"\0{notify}") as manager,

@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.one_core, pytest
 
 NAMESPACE = "kept"
 VALUES = {f"key-{number}": f"value-{number}" for number in range(60)}
-#: Three times the longest election timeout, in seconds. In this time, a group that can elect a leader has
-#: elected it.
+#: Three times the longest election timeout, in seconds. A group that can elect a leader elects it within this
+#: time.
 ELECTION_S = 3.0
 
 
@@ -66,7 +66,7 @@ def served(members: list[Member]) -> dict[str, str] | None:
     return None
 
 
-# tests/nameserver/raft/test_shorter_journals.py has all pairs of these values.
+# tests/nameserver/raft/test_shorter_journals.py tests all pairs of these values.
 @pytest.mark.parametrize(
     ("durability", "how"),
     [("journal", signal.SIGTERM), ("fsync", signal.SIGKILL)],
@@ -75,9 +75,10 @@ def served(members: list[Member]) -> dict[str, str] | None:
 def test_no_acknowledged_value_is_missing_after_a_journal_was_cut_to_a_third(
     tmp_path: Path, durability: str, how: signal.Signals
 ) -> None:
-    """Only the third member has all values.
+    """Cut the journal of one of the only two members that have all values.
 
-    The first member was down during the writes. The second member lost two thirds of its journal.
+    The first member was down during the writes. The second member lost two thirds of its journal. So only the
+    third member still has all values, and it starts last.
     """
     with running(make_members(tmp_path, arguments=("--durability", durability))) as cluster:
         away = cluster.others(cluster.leader())[0]

@@ -32,7 +32,10 @@ def register(client: BlockingClient, addr: str) -> None:
 
 
 def test_forty_that_never_read_hold_little_together(tmp_path: Path) -> None:
-    """If a nameserver prepared many long answers for each peer at once, they would take 110 MiB."""
+    """Check that unread answers use less than 48 MiB.
+
+    If a nameserver prepared many long answers for each peer at once, the answers would take 110 MiB.
+    """
     with (
         server("nameserver", tmp_path) as running,
         BlockingClient() as client,

@@ -1,4 +1,4 @@
-"""Strangers' input must not stop a running nameserver, fill its memory or corrupt its state.
+"""Input of unknown clients (strangers) must not stop a nameserver, fill its memory or corrupt its state.
 
 The tests cover the port of RocketMQ's protocol, the raft port and HTTP.
 """
@@ -56,7 +56,7 @@ class Server:
         return servers.memory(self.pid)
 
     def forget_peak(self) -> None:
-        """Reset the peak memory to the present memory. Then :meth:`peak` starts again."""
+        """Reset the peak memory to the present memory, so that :meth:`peak` measures anew."""
         Path(f"/proc/{self.pid}/clear_refs").write_text("5")
 
     def peak(self) -> int:
@@ -83,7 +83,7 @@ class Server:
 
 
 def closed_by_peer(link: socket.socket) -> bool:
-    """Discard the peer's answers; return True if the peer closes the connection, else False."""
+    """Discard the peer's answers, and return True if the peer closes the connection, else False."""
     try:
         while link.recv(65536):
             pass
@@ -109,7 +109,8 @@ def process(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield running
 
 
-#: Marks tests of code that is the same in both modes: it runs before a request reaches the mode.
+#: Mark for tests of code that is the same in both modes, because this code runs before a request reaches the
+#: mode's own code.
 INDEPENDENT = pytest.mark.parametrize("process", ["independent"], indirect=True)
 
 
@@ -129,7 +130,10 @@ def ready(server: Server) -> bool:
 
 
 def frame(header: bytes, *, size: int | None = None, word: int | None = None) -> bytes:
-    """Return a frame with the header. ``size`` and ``word`` are wrong values for its two length fields."""
+    """Return a frame with this header.
+
+    ``size`` and ``word`` may set wrong values in the two length fields.
+    """
     return (
         struct.pack(">II", 4 + len(header) if size is None else size, len(header) if word is None else word)
         + header
@@ -312,7 +316,7 @@ def send_all_and_finish(sock: socket.socket, data: bytes) -> None:
 
 
 RAFT_BYTES = {
-    # To a member, all other bad frames are a size and the content of a frame, like "not-json".
+    # The other bad frames are left out. A member reads each of them as a size and a content, like "not-json".
     **{name: BAD_FRAMES[name] for name in ("random", "oversized", "negative", "no-header-word", "not-json")},
     **{name: BAD_FRAMES[name] for name in ("pickle", "http")},
     "own-pickle": struct.pack(">I", 64) + pickle.dumps(("status",), 2).ljust(64, b"."),

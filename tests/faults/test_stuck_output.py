@@ -135,7 +135,7 @@ def test_program_that_has_a_last_line_for_nobody_ends_in_time(
     with pipe_that_nobody_reads() as full:
         process = subprocess.Popen([sys.executable, "-m", *program.split()], stderr=full, cwd=tmp_path)
         try:
-            # The program must not wait until somebody reads its output: it would never end.
+            # The program must not wait until somebody reads its output, because then it would never end.
             assert process.wait(START_S) == code
         finally:
             process.kill()

@@ -59,7 +59,7 @@ def refused(client: BlockingClient, addr: str, request: RemotingCommand, words: 
 def fill(client: BlockingClient, addr: str) -> None:
     """Try to exceed each limit of a table in which one broker has 40 topics.
 
-    Check which requests succeed.
+    Check that requests beyond a limit are refused, and that all other requests succeed.
     """
     mine = names(40)
 
@@ -107,10 +107,11 @@ KEPT_BYTES = 300
 
 
 def memory_of_refused(addr: str, pid: int) -> float:
-    """Return the bytes that the process keeps for each broker name that it refused on one open connection.
+    """Return the number of bytes that the process keeps for each broker name that it has refused.
 
-    The function measures several times and returns the smallest value. A single measurement may be too high
-    for other reasons: a new thread, or log lines that are not written yet.
+    All refused registrations come over one connection, which stays open. The function measures several times
+    and returns the smallest value. A new thread, or log lines that are not written yet, may make a single
+    measurement too high.
     """
     with BlockingClient() as client:
 

@@ -25,16 +25,16 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.alone]
 
-#: Each connection has DEPTH requests in flight. CONNECTIONS are open at a time. NEW of them are replaced by
-#: new connections after each batch of DEPTH requests.
+#: Each connection has DEPTH requests in flight, and CONNECTIONS connections are open at a time. After each
+#: batch of DEPTH requests, new connections replace NEW of the connections.
 DEPTH: Final = 16
 CONNECTIONS: Final = 8
 NEW: Final = 2
-#: The program must not wait until somebody reads its output, or it would never end.
+#: Number of requests per second that the load sends over all its connections.
 WANTED_PER_S: Final = 2_500
 #: Minimum number of requests that the server must answer during each change of the certificate.
 SERVED: Final = 5_000
-#: The requests of the load. The answers to them are short, so that the client does not limit the rate.
+#: Requests of the load. Their answers are short, so that the client does not limit the rate.
 REQUESTS: Final = {
     "nameserver": RemotingCommand.request(106),
     "broker": RemotingCommand.request(30, {"topic": "TBW102", "queueId": "0"}),
@@ -46,7 +46,7 @@ COUNTERS: Final = {
 
 
 def served(running: Running) -> float:
-    """Return how many requests of the load the server has answered, by the server's own counter."""
+    """Return the number of the load's requests that the server has answered, by the server's own counter."""
     with urllib.request.urlopen(f"http://{running.http}/metrics", timeout=30) as answer:
         text = answer.read().decode()
     found = re.search(rf"^{re.escape(COUNTERS[running.kind])} (\S+)$", text, re.MULTILINE)

@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 
 from .servers import SERVERS, Running, memory, refusal, server
 
-__all__ = ["server"]  # for tests of the client
+__all__ = ["server"]  # tests of the client import ``server`` from this module
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -49,9 +49,10 @@ def test_a_server_without_settings_is_plain_and_names_a_client_that_speaks_tls(
 
 @SERVERS
 def test_rocketmqs_file_sets_mutual_tls_and_an_encrypted_key(kind: str, tmp_path: Path) -> None:
-    """The port serves only TLS, and only clients with a certificate.
+    """Check that RocketMQ's file makes the port serve only TLS, and only clients with a certificate.
 
-    The file also has two settings that change nothing: an unknown key, and a switch that is not supported.
+    The file also has two settings that must change nothing: an unknown key, and a switch that is not
+    supported.
     """
     authority = Authority(tmp_path)
     cert, its_key = authority.issue(password="s3cret")
@@ -127,9 +128,9 @@ def test_the_file_of_settings_is_watched_too_and_makes_a_plain_port_secure_witho
 
 @pytest.mark.one_core
 def test_thousands_of_half_handshakes_keep_neither_a_bystander_nor_a_newcomer_waiting(tmp_path: Path) -> None:
-    """Incomplete handshakes delay no other client and use limited memory.
+    """Check that incomplete handshakes delay no other client and use limited memory.
 
-    Each of them uses 45 KiB in OpenSSL.
+    Each incomplete handshake uses 45 KiB in OpenSSL.
     """
     first = hello()
     with (
@@ -153,8 +154,8 @@ def test_thousands_of_half_handshakes_keep_neither_a_bystander_nor_a_newcomer_wa
             # handshakes blocked the server, all answers would be slow.
             assert sorted(took)[-3] < 2.0, "seconds; alone it waits for some ms"
             assert memory(running.pid) - before < 100 << 20
-            # The server has already closed some of the incomplete handshakes. It must close the others after
-            # a time limit.
+            # The server has already closed some of the incomplete handshakes. It must close the remaining
+            # handshakes after a time limit.
             wait_until(lambda: all(map(is_closed, halves)), "half handshakes are closed", every_s=0.2)
         finally:
             for half in halves:
@@ -173,7 +174,7 @@ def hello() -> bytes:
 
 
 def is_closed(link: socket.socket) -> bool:
-    """Discard all bytes that the server sent; return True if the server has closed the connection."""
+    """Discard all bytes that the server sent, and return True if the server has closed the connection."""
     link.settimeout(0.001)
     try:
         while link.recv(1 << 16):

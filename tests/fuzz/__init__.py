@@ -1,1 +1,1 @@
-"""A fuzzer. It tests that the code accepts or refuses every input, at a limited cost for each byte."""
+"""A fuzzer, which tests that the code accepts or refuses every input, at a limited cost per byte."""

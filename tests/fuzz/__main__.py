@@ -1,4 +1,4 @@
-"""Fuzzes all code that strangers reach, and prints the figures.
+"""Program that fuzzes all code which unknown clients can reach, and prints the figures.
 
 ``python -m tests.fuzz [--seconds S] [--seed N]`` runs the fuzzer in this process. ``--served [--topics N]
 [--hostile N]`` instead sends requests to real nameserver processes with a large table, see

@@ -15,7 +15,7 @@ from routekeeper.remoting.bounds import ARGUMENTS_MAX
 from routekeeper.remoting.fields import Fields
 from tests.registrations import decided
 
-#: Initial values of arguments, by name. All other arguments begin with the value "0".
+#: Initial values of some arguments, by name. All other arguments have the initial value "0".
 _PLAUSIBLE: Final = {
     "topic": "T",
     "b": "T",
@@ -55,7 +55,7 @@ _PLAUSIBLE: Final = {
 
 
 def _names() -> tuple[str, ...]:
-    """Return the wire names of all arguments of all requests, and the one-letter names of SEND_MESSAGE_V2."""
+    """Return the names of the arguments of all requests, also the one-letter names of SEND_MESSAGE_V2."""
     requests = [kind for kind in Fields.__subclasses__() if "Response" not in kind.__name__]
     names = {name for kind in requests for name in kind.__struct_encode_fields__}
     return tuple(sorted(names | set("abcdefghijklmn")))
@@ -94,7 +94,7 @@ _VALUES: Final = (
 
 
 def read(data: bytes) -> tuple[dict[str, str], bytes]:
-    """Split the text into arguments and body; ignore the arguments after the first ARGUMENTS_MAX lines."""
+    """Split a request's text into arguments and body; ignore arguments above the limit ARGUMENTS_MAX."""
     head, _, body = data.partition(b"\n\n")
     lines = head.decode("utf-8", "replace").split("\n")[:ARGUMENTS_MAX]
     return {name: value for name, _, value in (line.partition("=") for line in lines)}, body
@@ -105,7 +105,7 @@ def write(ext: dict[str, str], body: bytes) -> bytes:
 
 
 def with_all(body: bytes) -> bytes:
-    """Return a request that is readable with every request code, because it has all arguments."""
+    """Return a request that has all arguments, so that it is valid with every request code."""
     return write({name: _PLAUSIBLE.get(name, "0") for name in NAMES[:ARGUMENTS_MAX]}, body)
 
 

@@ -1,4 +1,4 @@
-"""A broker without sockets that handles every request code a broker serves. Its store is on a real disk."""
+"""A broker without sockets that handles all request codes of a broker. Its store is on a real disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from routekeeper.remoting.message import Host
 from tests.fuzz import arguments
 
 CODES: Final = tuple(sorted(map(int, HANDLERS)))
-#: Number of requests after which the broker starts again with an empty store: so the cost of a request
+#: Number of requests after which the broker starts again with an empty store. So the cost of a request
 #: depends little on earlier requests.
 _REQUESTS_MAX: Final = 200
 _NOW_MS: Final = 1_700_000_000_000
@@ -29,7 +29,7 @@ _HOST: Final = Host("127.0.0.1", 10911)
 
 
 class Broker:
-    """A broker that has no sockets and does not run the tasks that write its tables to the disk."""
+    """A broker without sockets, and without the tasks that write its tables to the disk."""
 
     def __init__(self) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="fuzz-broker-"))
@@ -44,9 +44,9 @@ class Broker:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def prepare(self) -> None:
-        """Start the broker with an empty store, at first and after each _REQUESTS_MAX requests.
+        """Start the broker with an empty store, at first and again after each _REQUESTS_MAX requests.
 
-        The caller does not measure the time of this function.
+        The time of this method does not count as a cost of a request.
         """
         if self._state is not None and self._asked < _REQUESTS_MAX:
             return
@@ -59,7 +59,7 @@ class Broker:
             self._serve(self._state, *request)
 
     def ask(self, code: int, data: bytes) -> object:
-        """Serve one request and encode its answer. Continue at once where a real broker would wait."""
+        """Serve one request and encode its answer, without the pauses that a real broker would make."""
         assert self._state is not None, "not prepared"
         self._asked += 1
         return self._serve(self._state, code, data)

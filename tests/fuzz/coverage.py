@@ -1,9 +1,9 @@
-"""``python -m tests.fuzz --coverage`` prints the share of lines that fuzzing runs.
+"""Measurement of the share of lines that fuzzing runs: ``python -m tests.fuzz --coverage``.
 
-The share concerns the code that strangers can reach through the network ports. Tracing of each line makes a
-run about 10 times slower. So coverage is measured in a separate run, with the initial inputs and some
-mutations. Only the lines of functions count, because all other lines run at import. Lines that run only when
-the tested servers start count, too.
+The share concerns the code that any client can reach through the network ports. Tracing makes a run about 10
+times slower, so coverage is measured in a separate run, with the initial inputs and some mutations. Only the
+lines of functions count, because all other lines run at import. Lines that run only when the tested servers
+start count, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.fuzz.inputs import SEEDS_OF, mutate, pool_of
 from tests.fuzz.targets import PREPARE, REFUSALS, TARGETS, family
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
-#: Files and folders of the modules whose code strangers can reach.
+#: Files and folders of the modules whose code any client can reach.
 ROOMS: Final = (
     "remoting",
     "nameserver/handlers.py",

@@ -1,4 +1,4 @@
-"""A program that sends given bytes over several connections again and again, until it is killed."""
+"""A program that sends the same requests over many connections again and again, until it is killed."""
 
 from __future__ import annotations
 

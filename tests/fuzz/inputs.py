@@ -1,4 +1,4 @@
-"""Inputs of a fuzz run: real bodies, known attacks, and mutations of them that are expensive to read."""
+"""Inputs of a fuzz run: real bodies, known attacks, and mutations of both that are expensive to read."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ _TOKENS: Final = (
 
 
 def corpus() -> list[tuple[str, bytes]]:
-    """Return the inputs that once caused a fault, each as a pair: the name of its file, and its bytes.
+    """Return the file name and the bytes of each input that once caused a fault.
 
     Each file has the parts of one input in hexadecimal digits; ``*n`` repeats a part.
     """
@@ -103,9 +103,9 @@ def pool_of(family: str) -> list[bytes]:
 
 
 def mutate(rng: random.Random, pool: list[bytes], family: str = "bytes") -> bytes:
-    """Return a new input made from an input of ``pool``.
+    """Return a new input, which is a mutation of an input of ``pool``.
 
-    Most mutations keep the form that all inputs of the family have.
+    Most mutations keep the form of the family's inputs, because other inputs are refused early.
     """
     data = rng.choice(pool)
     own = _CHANGE_OF.get(family)

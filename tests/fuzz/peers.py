@@ -1,6 +1,6 @@
 """Inputs for raft links and for HTTP.
 
-They are messages of real peers, and mutations that keep the form of these messages.
+The inputs are messages of real peers, and mutations that keep the form of these messages.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def change_members(rng: random.Random, data: bytes) -> bytes:
 
 
 def change_value(rng: random.Random, payload: bytes) -> bytes:
-    """Replace a part of a msgpack value. If the bytes are no msgpack value, return them unchanged."""
+    """Replace a part of a msgpack value. If the bytes are not msgpack, return them unchanged."""
     try:
         value = msgspec.msgpack.decode(payload)
         return msgspec.msgpack.encode(_changed(rng, value))
@@ -247,7 +247,7 @@ HTTP_SEEDS: Final[tuple[bytes, ...]] = (
 
 
 def change_http(rng: random.Random, data: bytes) -> bytes:
-    """Return a changed HTTP request, alone or appended to the bytes of the given request."""
+    """Return a changed HTTP request, either alone or after the given request."""
     method = rng.choice(("GET", "GET", "HEAD", "POST", "DELETE", "PUT", "OPTIONS", "x" * 50))
     headers = [_HEADERS[0], *rng.choices(_HEADERS, k=rng.randrange(4))]
     made = http_request(

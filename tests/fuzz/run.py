@@ -1,6 +1,6 @@
-"""One fuzz run, which mutates inputs that were costly or had new outcomes, and judges each new input.
+"""One run of the fuzzer, which mutates the inputs that were costly or had new outcomes.
 
-An input must not cause an exception other than a refusal, and must not cost too much per byte.
+A new input must not cause an exception other than a refusal, and must not cost too much per byte.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from routekeeper.remoting.message import BODY_SIZE_MAX
 from tests.fuzz.inputs import SEEDS_OF, mutate, pool_of
 from tests.fuzz.targets import MESSAGE_MAX, PREPARE, REFUSALS, TARGETS, family
 
-#: Limit of the CPU time for an input, in s: a fixed part, and a part for each byte. Both are large enough for
-#: a slow and busy machine.
+#: Limit of the CPU time for an input, in s: a fixed part, and a part for each byte. The limits are high
+#: enough for a slow and busy machine.
 CPU_BASE_S: Final = 0.02
 CPU_PER_BYTE_S: Final = 3e-6
 #: Limit of the memory for an input, in bytes: a fixed part, and a part for each byte. One compressed byte may
@@ -30,13 +30,13 @@ HEAP_PER_BYTE: Final = 600
 #: decompress to the largest allowed body. This is harmless, because only clients that asked for messages
 #: decompress bodies.
 HEAP_OF: Final = {"message-zlib": 3 * BODY_SIZE_MAX}
-#: Limit for the characters of log lines that one input causes.
+#: Maximum number of characters in the log lines that one input causes.
 LOG_MAX: Final = 4096
 _POOL_MAX: Final = 400
 #: Targets that the run chooses more often than others, because each of them runs much code.
 _BEHIND_PORTS: Final = ("wire", "wire-secured", "wire-handshake", "http", "raft-stranger", "raft-member")
-#: Log lines that begin with these words may have a traceback without being a fault: the snapshot of a trusted
-#: peer could not be installed.
+#: A log line that begins with these words may have a traceback, and is not a fault: a snapshot of a trusted
+#: member could not be installed.
 _BELIEVED: Final = "snapshot not installed"
 _DIGITS: Final = re.compile(r"[0-9]+|'.*'")
 
@@ -89,9 +89,9 @@ class _Log(logging.Handler):
 
 
 def measure(call: Callable[[bytes], object], data: bytes) -> Cost:
-    """Run one target once with an input; return the cost.
+    """Run one target once with an input; return its CPU time, its memory and its outcome.
 
-    The cost includes the memory only while tracemalloc traces. Tracing makes the run several times slower.
+    The cost includes the memory only if tracemalloc is on, which makes the run several times slower.
 
     Raises:
         Harm: If the target raised an exception that is not a refusal, or raised a refusal whose text is too
@@ -113,7 +113,7 @@ def measure(call: Callable[[bytes], object], data: bytes) -> Cost:
 
 
 def judge(name: str, data: bytes, *, heap: bool) -> Cost:
-    """Run one target with one input; return the cost.
+    """Run one target with one input, several times if necessary; return the lowest cost.
 
     Raises:
         Harm: If the target failed, or if CPU time, memory or log lines exceeded their limits.
@@ -127,7 +127,7 @@ def judge(name: str, data: bytes, *, heap: bool) -> Cost:
     try:
         cost = measure(call, data)
         allowed_s = CPU_BASE_S + CPU_PER_BYTE_S * len(data)
-        for _ in range(3):  # measure again: another process may have slowed down the first run
+        for _ in range(3):  # measure again, because another process may have slowed down the first run
             if cost.cpu_s <= allowed_s:
                 break
             prepare()
@@ -160,8 +160,9 @@ def _nothing() -> None:
 def run(seed: int, *, seconds: float = float("inf"), inputs: int | None = None) -> Figures:
     """Test inputs for ``seconds`` seconds or until ``inputs`` inputs are tested; return the figures.
 
-    The run keeps the most costly inputs and tests mutations of them. A second run with the same seed may
-    measure other costs and keep other inputs. From then on, the two runs test different inputs.
+    The run keeps the most costly inputs and tests their mutations. A second run with the same seed may
+    measure other costs. Then it keeps other inputs, and from then on it tests other inputs than the first
+    run.
 
     Raises:
         Harm: For the first harmful input; the text contains the input, its target and the seed.

@@ -1,20 +1,20 @@
-"""A test of a real nameserver with a large table: how long do requests block it and delay other clients?
+"""A measurement of how long requests block a real nameserver with a large table, and delay other clients.
 
 ``python -m tests.fuzz --served`` runs the test. It has two parts:
 
 - The first part sends every input of the corpus with each request code that is served, one request at a time.
   The cost of a request is the CPU time of the nameserver's main thread during the request. The kernel counts
-  this time, so other programs do not add to it. If the cost is above the limit, the server must have handled
-  the request in several iterations of its event loop. To check this, a bystander (a harmless client) sends
-  requests on another connection meanwhile. There are several tries, and the bystander's shortest wait must be
-  within the limit.
+  this time, so other programs do not add to it. If the cost is above the limit, the server must handle the
+  request in several iterations of its event loop. To check this, the test repeats the request, and a harmless
+  client (the bystander) sends requests over another connection. In the best of several tries, the bystander's
+  longest wait must be within the limit.
 - In the second part, hostile connections send the most costly requests again and again. A bystander on
   another host sends request 106 at fixed instants. The test judges every wait of this bystander, even the
-  first one, so this part needs an idle machine. The test also prints the CPU time that the kernel counted.
+  first wait, so this part needs an idle machine. The test also prints the CPU time that the kernel counted.
 
-For comparison, a second bystander is on the host of the hostile connections. The server counts the cost of
-closed connections against their host, too. So the first requests of the second bystander wait like the
-requests of the hostile connections.
+For comparison, a second bystander is on the host of the hostile connections. The server limits the work for
+each host, and also counts the work for connections that have closed. So the first requests of the second
+bystander wait like the requests of the hostile connections.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from tests.fuzz.inputs import SEEDS, corpus
 from tests.ports import free_addresses
 from tests.registrations import body_of, fields_of
 
-#: Limits in s for the time for which one request may block the event loop without a break: HOLD_S for
-#: requests of up to SMALL bytes, and HOLD_LARGE_S for larger requests.
+#: Longest time in s for which one request may block the event loop without interruption: HOLD_S for requests
+#: of up to SMALL bytes, and HOLD_LARGE_S for larger requests.
 SMALL: Final = 64 * 1024
 HOLD_S: Final = 0.020
 HOLD_LARGE_S: Final = 0.100
@@ -75,9 +75,9 @@ class Input(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """One wait of a bystander for an answer, in seconds.
+    """The time in seconds for which a bystander waited for an answer.
 
-    It has the whole wait, and the CPU time of the server's main thread during the wait.
+    The second value is the CPU time of the server's main thread during this wait.
     """
 
     felt_s: float
@@ -130,7 +130,7 @@ def _at(values: Iterable[float], share: float) -> float:
 
 
 class Process:
-    """One nameserver process."""
+    """A real nameserver process, with its addresses and the CPU time of its main thread."""
 
     def __init__(self, arguments: list[str], log: Path) -> None:
         command = [
@@ -164,7 +164,7 @@ class Process:
     def idle_cpu_s(self) -> float:
         """Wait until the main thread sleeps, then return :meth:`cpu_s`.
 
-        While the thread runs, the kernel's count is some milliseconds too low.
+        While the thread runs, the kernel's value is some milliseconds too low.
         """
         pid, deadline = self.child.pid, time.monotonic() + 2
         stat = Path(f"/proc/{pid}/task/{pid}/stat")
@@ -253,8 +253,7 @@ _CLUSTER_INFO: Final = RemotingCommand(
 def group(mode: str, directory: Path) -> Iterator[tuple[Process, list[Process]]]:
     """Run one nameserver or a group of three nameservers.
 
-    Yield two values: the process to which requests go, and all processes. In a group, the requests go to the
-    leader.
+    Yield the process that gets the requests (in a group, the leader), and all processes.
     """
     processes: list[Process] = []
     try:
@@ -327,7 +326,7 @@ def run_served(mode: str, *, topics: int, hostile: int, seconds: float = 10.0) -
 
 
 def _hold(asked: Process, one: Input, findings: Findings) -> float:
-    """Return the time in s for which a request blocks the event loop: the shortest of several tries."""
+    """Return the shortest time, in several tries, for which a request blocks the event loop (in s)."""
     limit = HOLD_S if len(one.frame) <= SMALL else HOLD_LARGE_S
     least = float("inf")
     for _ in range(_TRIES):
@@ -351,7 +350,7 @@ def _hold(asked: Process, one: Input, findings: Findings) -> float:
 
 
 def _wait_beside(asked: Process, one: Input) -> float:
-    """Return the bystander's longest wait in s while the server handles a request on another connection."""
+    """Return the longest wait of one client in s, while the server handles the request of another client."""
     longest, over = 0.0, threading.Event()
     bystander, sender = Connection(asked), Connection(asked)
 
@@ -387,7 +386,7 @@ def _waits(asked: Process, seconds: float, host: str) -> list[Wait]:
 
 @contextmanager
 def _strangers(asked: Process, dearest: list[Input], count: int) -> Iterator[None]:
-    """Let connections of another process send the most costly requests again and again."""
+    """Let another process send the most costly requests over many connections, again and again."""
     host, port = asked.address
     plan = json.dumps([one.frame.hex() for one in dearest])
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:

@@ -1,8 +1,9 @@
 """The servers behind a nameserver's three ports. Inputs reach the servers as bytes, without sockets.
 
-There are two members, and nothing outside the process can reach them. The first member leads a group of one.
-It has the port for RocketMQ's protocol and the HTTP port. The second member belongs to a group of three. Its
-raft port receives bytes of strangers, and bytes of a peer that proves to be a member.
+No other process can reach the two members that run here. The first member leads a group of one, and gets
+inputs for RocketMQ's protocol and for HTTP. The second member belongs to a group of three, and gets inputs
+for its raft port. These inputs come from a peer that is no member (a stranger), or from a peer that proves
+to be a member.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from routekeeper.remoting.transport.server import Connection
 from routekeeper.remoting.transport.tls import Pipe
 from tests.tls import client_context, port_context
 
-#: Maximum number of iterations of the event loop for one input. Then the connection is closed, and unfinished
-#: work ends.
+#: Maximum number of iterations of the event loop for one input. Afterwards, the connection is closed, which
+#: ends unfinished work.
 _TURNS: Final = 40
 _LEADS_S: Final = 20.0
 _RECORD_MAX: Final = 16_384
 TOKEN: Final = "a-token-of-thirty-two-characters"
 SECRET: Final = b"a secret of thirty-two bytes or more"
-#: Members of the group of three; ME is the tested one. No program listens at the ports of OTHER and THIRD, so
-#: ME's connections to them are refused.
+#: Members of the group of three. ME is the tested member. No program listens at the ports of OTHER and THIRD,
+#: so ME cannot connect to them.
 ME: Final = "127.0.0.1:3"
 OTHER: Final = "127.0.0.1:2"
 THIRD: Final = "127.0.0.1:1"
@@ -119,7 +120,7 @@ class Stack:
         """Run the event loop until ``work`` is done; return the result of ``work``.
 
         Raises:
-            Failed: If any code on the loop raised an exception meanwhile.
+            Failed: If any code on the event loop raised an exception that was not caught.
         """
         self._failures.clear()
         result = self._loop.run_until_complete(_awaited(work))
@@ -130,7 +131,7 @@ class Stack:
     def prepare(self) -> None:
         """Start the members, or replace a member that an earlier input has stopped.
 
-        The caller does not measure the time of this function.
+        The time of this method does not count as a cost of an input.
         """
         if not self._started:
             self._started = True
@@ -166,18 +167,15 @@ class Stack:
         self._peer = await _Member.start(self._directory / "three", self._group)
 
     def close(self) -> None:
-        """Remove the members' data.
-
-        No connection needs to be closed first, because none leads to a real peer.
-        """
+        """Remove the members' data. Connections need not be closed, because none leads to a real peer."""
         shutil.rmtree(self._directory, ignore_errors=True)
 
     # -- targets
 
     def wire(self, data: bytes) -> object:
         """Pass bytes to the port of RocketMQ's protocol."""
-        # Renew the limit of log lines, because lines of earlier inputs must not use up the limit for this
-        # input.
+        # Each input needs a new limit on log lines. Otherwise, earlier inputs could use up the limit, and the
+        # server would not log a fault.
         self._server.wire._lines = LineLimit()
 
         async def ask() -> object:
@@ -324,15 +322,14 @@ class _Member:
         return cls(mode, mode.member)
 
     def _stop(self, reason: str) -> None:
-        """Record that an input has stopped this member. This is allowed: the next input gets a new member."""
+        """Record that an input has stopped this member, as it may. The next input gets a new member."""
         self._stopped = reason
 
     @property
     def is_spent(self) -> bool:
-        """True if this member cannot serve the next input.
+        """True if this member cannot be used for the next input.
 
-        Either it has stopped, or its list of members has changed. With a changed list, it would refuse the
-        connection of the next input.
+        It has stopped, or an input has changed its list of members, so it would refuse the next connection.
         """
         return bool(self._stopped) or self._transport.credentials != self._began_with
 
@@ -343,10 +340,7 @@ class _Member:
         return Link(self._transport, None)
 
     def proven(self) -> tuple[Link, Handshake, Wire]:
-        """Connect to this member as the member OTHER, with a valid proof.
-
-        Return the parts of the connection.
-        """
+        """Connect to this member as the member OTHER, with a valid proof; return the connection's parts."""
         link, wire = self.link(), Wire()
         link.connection_made(wire)
         handshake = Handshake(self._other, peer=ME, nonce=os.urandom(NONCE_SIZE))
@@ -367,12 +361,11 @@ FRAMES_MAX: Final = 4_096
 def bodies(data: bytes) -> list[bytes]:
     """Cut an input into at most FRAMES_MAX frames.
 
-    In the input, each frame is a u16 size and that many bytes. The last frame may be shorter than its size
-    says.
+    In the input, each frame has a size (two bytes) and its content. The content of the last frame may be
+    shorter than its size.
 
-    The number of frames is limited because an empty frame takes two bytes in the input, but ten times as many
-    on the wire. Without a limit, the time for sealing frames (computing their MACs) would be measured as time
-    for reading them.
+    An empty frame takes only two bytes of the input, but the test must compute a MAC for each frame. Without
+    the limit, this time would count as time of the tested code.
     """
     found: list[bytes] = []
     at = 0

@@ -2,9 +2,9 @@
 
 There are three kinds of targets:
 
-- each decoder that reads bytes from a peer,
-- each request code of the nameserver and of the broker,
-- the servers behind a nameserver's ports (RocketMQ's protocol, HTTP, raft).
+- each decoder of bytes from another process
+- each request code of the nameserver and of the broker
+- the servers behind a nameserver's ports (RocketMQ's protocol, HTTP, raft)
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.fuzz import arguments, broker
 from tests.fuzz.stack import STACK
 from tests.registrations import decided
 
-#: Exceptions that a decoder may raise: each one describes a fault of the input in one line.
+#: Exceptions that a decoder may raise. Each of them describes a fault of the input in one line.
 REFUSALS: Final = (
     RemoteProtocolError,
     FieldError,
@@ -97,9 +97,9 @@ _ACCOUNTS: Final = merge_files(
 
 
 def _access(header: bytes) -> object:
-    """Decide if a client may send the request.
+    """Return a broker's decision whether a client may send the request.
 
-    List the topics and groups for which the request needs a permission.
+    Also return the topics and groups for which the request needs a permission.
     """
     request = decode_command(Frame(HeaderCodec.JSON, header, b""))
     rule = broker_rule(request.code)
@@ -167,8 +167,8 @@ TARGETS: Final[dict[str, Callable[[bytes], object]]] = {
     "peer-image": decode_image,
 }
 
-#: Functions that run before the cost of an input is measured. Each function starts or restarts the processes
-#: and objects of one target.
+#: Functions that prepare a target before the cost of an input is measured. They start its servers, or replace
+#: servers that earlier inputs have stopped.
 PREPARE: Final[dict[str, Callable[[], None]]] = {
     "broker": broker.prepare,
     **dict.fromkeys(("wire", "http", "raft"), STACK.prepare),
@@ -176,10 +176,7 @@ PREPARE: Final[dict[str, Callable[[], None]]] = {
 
 
 def family(name: str) -> str:
-    """Return the name of a target's family.
-
-    A family is a set of targets that get the same inputs.
-    """
+    """Return the name of a target's family, which is a set of targets that get the same inputs."""
     kind = name.partition("-")[0]
     return {"asked": "arguments", "broker": "arguments", "raft": name}.get(
         kind, kind if kind in ("http", "peer") else "bytes"

@@ -92,7 +92,7 @@ def test_what_is_raised_behind_a_port_is_noticed(
         raise ZeroDivisionError
 
     judge(target, data, heap=False)
-    for _ in range(200):  # the log lines that earlier inputs caused must not hide a later error
+    for _ in range(200):  # earlier log lines must not hide a later error
         judge(target, b"\x00\x00\x00\x04garbage", heap=False)
     with monkeypatch.context() as patch:
         patch.setattr(place, planted)
@@ -164,7 +164,7 @@ def test_no_request_holds_a_real_nameserver_for_long() -> None:
 
 @pytest.mark.slow
 def test_a_turn_without_end_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the limits on CPU time and memory are very small, a run must report that requests exceed them."""
+    """A run with very small limits on CPU time and memory must report that requests exceed them."""
     monkeypatch.setattr("tests.fuzz.served.HOLD_LARGE_S", 1e-5)
     monkeypatch.setattr("tests.fuzz.served.RESIDENT_MAX", 1 << 20)
     dear = [one for one in served.inputs() if one.code == 103 and one.name == "one MiB of number keys"]
@@ -174,7 +174,7 @@ def test_a_turn_without_end_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [text for text in missed if "were resident" in text]
 
 
-# This test is the last, because any request may change the state of the servers in this process.
+# Keep this test at the end, because its requests may change the state of the servers in this process.
 @pytest.mark.fuzz
 def test_new_inputs_do_no_harm() -> None:
     seed = int.from_bytes(os.urandom(4))

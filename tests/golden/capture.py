@@ -3,14 +3,14 @@
     python tests/golden/capture.py 4.9.7
     python tests/golden/capture.py 5.3.3
 
-Starts an Apache nameserver and brokers of that release behind two recording TCP proxies, drives them with
-Apache's Java clients and ``mqadmin`` and with a few hand-made probes, and rewrites ``frames/RELEASE-*.jsonl``
-and ``mqadmin/RELEASE/``. Needs the tools of the interop tests. README.md beside this file describes the
-formats.
+The program starts an Apache nameserver and brokers of the given release behind two recording TCP proxies.
+Apache's Java clients and ``mqadmin`` then send requests, and the program itself sends a few hand-made
+requests. The program rewrites ``frames/RELEASE-*.jsonl`` and ``mqadmin/RELEASE/``. It needs the tools of the
+interop tests. README.md beside this file describes the formats.
 
 Every recorded byte is exactly as its process sent it. Clients must reach the broker through the proxy.
 Therefore the proxy replaces the broker's address in requests to the nameserver, after it has recorded these
-requests. It changes nothing else.
+requests. The proxy changes no other bytes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from tests.interop.apache import (  # noqa: E402  (run as a script: the root is 
 PORTS: Final = {"4.9.7": (9876, 10911), "5.3.3": (9877, 10921)}
 """Ports of the proxies of nameserver and broker, by release.
 
-Ports with another number of digits would change the layout of mqadmin's tables.
+The number of digits of a port affects the layout of mqadmin's tables, so these ports are fixed.
 """
 
 NAMES: Final = {
@@ -184,8 +184,7 @@ class Exchange:
             "response": base64.b64encode(self.response.raw).decode() if self.response else None,
             "response_codec": self.response.codec if self.response else None,
         }
-        # Add the decoded header if the frame is binary: people cannot read binary headers. They can read
-        # headers in JSON.
+        # Add the decoded header of a binary frame, because people cannot read binary headers.
         if self.request.codec == "rocketmq":
             line["request_header"] = self.request.header
         if self.response and self.response.codec == "rocketmq":
@@ -197,7 +196,7 @@ class Exchange:
 class Record:
     """All recorded exchanges, in the order of their requests.
 
-    ``actor`` names the program that the recording now uses, and ``note`` names its activity.
+    ``actor`` names the program that sends the present requests, and ``note`` names its activity.
     """
 
     exchanges: list[Exchange] = field(default_factory=list)
@@ -230,7 +229,8 @@ class Proxy:
     """Proxy that passes frames between clients and one server, and records them.
 
     Args:
-        readdress: Real broker address -> address that replaces it in requests to the nameserver.
+        readdress: Address that replaces a broker's real address in requests to the nameserver, by real
+            address.
     """
 
     def __init__(
@@ -298,8 +298,8 @@ class Proxy:
             self._record.exchanges.append(exchange)
             link.exchanges.append(exchange)
             if upward and exchange.sender == "broker":
-                # A 5.3.3 broker may send request 106 before its registration, so mark the connection as a
-                # broker's.
+                # A 5.3.3 broker may send request 106 before it registers. So remember that the connection is
+                # a broker's.
                 link.of_broker = True
             if link.of_broker:
                 for earlier in link.exchanges:
@@ -323,7 +323,7 @@ class Proxy:
 
 
 class Stage:
-    """The nameserver, brokers and proxies of one RocketMQ release; all of them use the same header codec."""
+    """The nameserver, brokers and proxies of one RocketMQ release, all with the same header codec."""
 
     def __init__(self, release: str, codec: str, folder: Path) -> None:
         self.release = release
@@ -360,7 +360,7 @@ class Stage:
         """Start a broker that registers through the proxy, and wait until it is registered.
 
         Args:
-            shown: If True, register the address of a second proxy, which records requests to the broker.
+            shown: True to register the address of a second proxy, which records requests to the broker.
             readable: False if the nameserver is known to refuse the broker's registrations.
         """
         self.record.doing("client", note)
@@ -381,7 +381,10 @@ class Stage:
         return broker
 
     def wait_for_code(self, code: int, note: str | None = None) -> None:
-        """Return once the proxies saw a request with this code and, unless it is oneway, its answer."""
+        """Wait until the proxies have passed a request with this code and its answer.
+
+        A oneway request has no answer.
+        """
 
         def seen() -> bool:
             with self.record.lock:
@@ -434,7 +437,7 @@ class Stage:
 
 
 def probe_namesrv(stage: Stage) -> None:
-    """Send requests to the nameserver, to record answers that RocketMQ's own tools rarely get."""
+    """Send hand-made requests to the nameserver, to record answers that RocketMQ's own tools rarely get."""
     namesrv = stage.namesrv
     stage.probe(namesrv, 105, "unquoted dialect: version below 401", {"topic": "TopicTest"}, version=373)
     stage.probe(namesrv, 105, "quoted dialect: acceptStandardJsonOnly", {"topic": "TopicTest", "acceptStandardJsonOnly": "true"}, version=373)  # fmt: skip  # noqa: E501
@@ -689,8 +692,8 @@ def kind_of(exchange: Exchange) -> tuple[object, ...]:
     """
     code = exchange.request.header["code"]
     answer = exchange.response.header["code"] if exchange.response else None
-    # The note names the activity that caused the request. Use the note as a part of the kind only if the
-    # activity changes the bytes: for hand-made requests, registrations and sent messages.
+    # The note names the activity that caused the request. The note is a part of the kind only if the activity
+    # affects the bytes, as in hand-made requests, registrations and sent messages.
     told = exchange.sender == "probe" or exchange.note.startswith("registration") or code in (310, 320)
     note = exchange.note if told and not exchange.note.startswith("mqadmin") else ""
     incremental = code == 103 and exchange.request.body.count(b'"topicName"') == 1

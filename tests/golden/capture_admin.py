@@ -1,12 +1,12 @@
-"""Program that records what Apache's ``mqadmin`` prints about brokers, groups and messages.
+"""Program that records the output of Apache's ``mqadmin`` about brokers, groups and messages.
 
-It also records the servers' answers.
+The program also records the answers of the servers.
 
     python tests/golden/capture_admin.py 4.9.7
     python tests/golden/capture_admin.py 5.3.3
 
-Writes ``mqadmin/RELEASE-broker.json``; README.md beside this file describes it. Needs the same tools as
-``capture.py``.
+The program writes ``mqadmin/RELEASE-broker.json``, which README.md beside this file describes. It needs the
+same tools as ``capture.py``.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ def capture(release: str, folder: Path) -> None:
             for mark, value in (("BROKER", broker), ("OFFSETID", offset_id), ("MISSINGID", missing_id)):
                 text = text.replace(mark, value)
             text = text.replace("UNIQUE", unique)
-            if release.startswith("4."):  # 4.x has no -t here: the message id contains the broker's address
+            if release.startswith("4."):  # 4.x has no -t here, as a message id contains the address
                 text = text.replace("queryMsgById -t Golden", "queryMsgById")
             if name == "OFFLINE":
                 for note, code, fields in PROBES:

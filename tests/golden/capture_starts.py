@@ -3,8 +3,8 @@
     python tests/golden/capture_starts.py 4.9.7
     python tests/golden/capture_starts.py 5.3.3
 
-Writes ``starts/RELEASE.json`` and ``starts/RELEASE-PROGRAM-FLAG.properties``; README.md beside this file
-describes them. Needs the tools of the interop tests.
+The program writes ``starts/RELEASE.json`` and ``starts/RELEASE-PROGRAM-FLAG.properties``. README.md beside
+this file describes these files. The program needs the tools of the interop tests.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LIMIT_S: Final = 300.0
 
 
 def options(apache: Apache, folder: Path) -> list[dict[str, object]]:
-    """Return every option of the three programs, as commons-cli declares it."""
+    """Return all options of mqnamesrv, mqbroker and mqadmin, as commons-cli declares them."""
     command, environment = apache.command(str(HERE / "OptionTables.java"), [], folder)
     printed = subprocess.run(
         command, env=environment, capture_output=True, text=True, check=True, timeout=LIMIT_S
@@ -71,7 +71,7 @@ def settings(apache: Apache, main: str, flag: str, folder: Path) -> str:
 
 
 def neutral(text: str, folder: str) -> str:
-    """Return the settings with the names that belong to the recording machine replaced by fixed names."""
+    """Return the settings, with fixed names in place of the recording machine's names."""
     text = text.replace(folder, "/home/rocketmq").replace(socket.gethostname(), HOST)
     return re.sub(r"^(brokerIP[12])=.*$", r"\1=192.0.2.10", text, flags=re.MULTILINE)
 

@@ -1,12 +1,12 @@
-"""Comparison of the words that 4.9's mqadmin and our mqadmin print; our wording is that of 5.x."""
+"""Comparison of the words that 4.9's mqadmin and our mqadmin print; ours uses the words of 5.x."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-#: Maps the beginning of a run's name to a pattern: words that 4.9's mqadmin prints in this run, and our
-#: mqadmin does not print. Our mqadmin must print all other words of 4.9's output.
+#: Patterns of words that 4.9's mqadmin prints and our mqadmin does not print, by the beginning of a run's
+#: name. Our mqadmin must print all other words of 4.9's output.
 LOST: Final = {
     "deleteSubGroup-c": r"delete|topic|%(RETRY|DLQ)%Made|from|NameServer|cluster|DefaultCluster|success\.",
     "resetOffsetByTime": r"rollback|specified|consumerGroup|timestamp\(long\)|-1",

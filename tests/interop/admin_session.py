@@ -38,7 +38,9 @@ class AdminSession:
         guard(self._process.pid)
 
     def run(self, *args: str, namesrvs: Sequence[str]) -> AdminResult:
-        """Run one subcommand; as with Apache's tool, the exit code is 0 even if the subcommand fails.
+        """Run one subcommand.
+
+        As in Apache's tool, the exit code is 0 even if the subcommand fails.
 
         Raises:
             ApacheFailure: If the JVM ended or did not answer in time.

@@ -1,11 +1,11 @@
 """Apache RocketMQ's own programs, unmodified, as local processes.
 
 Maven fetches the jars once (``pom.xml`` beside this file) into one cache folder per release. Afterwards
-neither Maven nor a network is needed. This module contains no tests. The fixtures in ``conftest.py`` and the
-script that records golden bytes use it.
+neither Maven nor a network is needed. The fixtures in ``conftest.py`` and the scripts in tests/golden use
+this module.
 
-Each program gets its own working folder, which is its ROCKETMQ_HOME and its JVM's home directory. Thus a
-program writes only into that folder.
+Each program gets its own working folder, which is also its ROCKETMQ_HOME and its home directory. So a program
+writes only into this folder.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .watchdog import guard
 HERE: Final = Path(__file__).resolve().parent
 
 RELEASES: Final = ("4.9.7", "5.3.3")
-"""The newest release of generation 4 and of generation 5 with Maven artifacts of nameserver and broker.
+"""The newest 4.x release and the newest 5.x release whose nameserver and broker are Maven artifacts.
 
 Release 4.9.8 has no such artifacts.
 """
@@ -52,23 +52,23 @@ BROKER_MAIN: Final = "org.apache.rocketmq.broker.BrokerStartup"
 ADMIN_MAIN: Final = "org.apache.rocketmq.tools.command.MQAdminStartup"
 
 TRAFFIC_MAX_S: Final = 600.0
-"""Seconds after which a consumer of :class:`Traffic` stops, even if nobody stops it."""
+"""Seconds after which a consumer of :class:`Traffic` stops by itself."""
 
 _PR_SET_TIMERSLACK: Final = 29  # of linux/prctl.h
 
-#: Name of the file with our Java programs. It is an archive, because JVMs share no class from a folder.
+#: Name of the file with our Java programs. It is a jar, because JVMs cannot share classes from a folder.
 _PROGRAMS: Final = "programs.jar"
 
 BINARY: Final[Mapping[str, str]] = {"rocketmq.serialize.type": "ROCKETMQ"}
 """JVM property that makes a program write binary headers instead of JSON."""
 
 JVM_FLAGS: Final = (
-    # The processes are short and the machine has few cores, so they need no optimising compiler and no
-    # parallel garbage collector.
+    # The processes run only for a short time, and the machine has few cores. So a JVM needs neither an
+    # optimising compiler nor a parallel garbage collector.
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
     "-XX:-UsePerfData",
-    "-Xlog:disable",  # a JVM that cannot use an archive of classes would say so on standard output
+    "-Xlog:disable",  # else a JVM without a usable class archive prints a warning
     "-Djava.net.preferIPv4Stack=true",
     # RocketMQ uses these internal packages of Java; without these options Java 9 and later refuse the access.
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
@@ -86,7 +86,7 @@ BROKER_SETTINGS: Final[Mapping[str, str]] = {
     "brokerIP2": "127.0.0.1",
     "brokerRole": "ASYNC_MASTER",
     "flushDiskType": "ASYNC_FLUSH",
-    # By default a broker creates files of gigabytes; these sizes keep the broker's folder small.
+    # By default, a broker creates files of several gigabytes. These sizes keep the broker's folder small.
     "mappedFileSizeCommitLog": str(16 * 1024 * 1024),
     "mappedFileSizeConsumeQueue": str(20 * 30_000),
     "maxHashSlotNum": "10000",
@@ -167,16 +167,16 @@ def _jars_dir(release: str) -> Path:
 
 
 def jars_ready(release: str) -> bool:
-    """Return True if the cache holds all files of a release: then neither Maven nor a network is needed."""
+    """Return True if the cache has all files of a release, so that neither Maven nor a network is needed."""
     return (_jars_dir(release) / "complete").exists()
 
 
 @contextlib.contextmanager
 def _longer_sleeps() -> Iterator[None]:
-    """Let programs that this thread starts in the context sleep up to 10 ms longer than they ask for.
+    """Delay the timers of programs that this thread starts in the context, by up to 10 ms.
 
-    An idle broker wakes up more than a thousand times a second, to look for work. Ten such brokers would take
-    a part of the processor time that the tests need.
+    An idle broker wakes up more than a thousand times a second, and ten such brokers need much CPU time. With
+    delayed timers, the system combines many of these wake-ups.
     """
     prctl = ctypes.CDLL(None).prctl
     prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(10_000_000))  # in ns
@@ -213,8 +213,8 @@ def ask_over(
 ) -> tuple[int, dict[str, Any], bytes]:
     """Send one JSON-encoded request; return code, header and body of the answer.
 
-    This is deliberately not our client: a test that compares us with Apache needs an independent
-    implementation of the protocol.
+    This function does not use our client: a test that compares our programs with Apache's needs an
+    independent implementation of the protocol.
 
     Raises:
         OSError: If no server listens or the connection ends early.
@@ -233,7 +233,7 @@ def ask_over(
     size, word = struct.unpack(">II", _receive(connection, 8))
     payload = _receive(connection, size - 4)
     length = word & 0xFFFFFF
-    # A 5.x server answers in its own default encoding, even if the request had another one.
+    # A 5.x server answers in its own default encoding, even if the request had another encoding.
     answer = decode_binary(payload[:length]) if word >> 24 else json.loads(payload[:length])
     return int(answer["code"]), answer, payload[length:]
 
@@ -321,14 +321,14 @@ def broker_port() -> int:
 
 @dataclass(slots=True, kw_only=True)
 class ApacheNamesrv(Program):
-    """Apache's nameserver, ready to serve."""
+    """A running nameserver of Apache RocketMQ, ready to serve."""
 
     addr: str
 
 
 @dataclass(slots=True, kw_only=True)
 class ApacheBroker(Program):
-    """Apache's broker."""
+    """A running broker of Apache RocketMQ."""
 
     addr: str
     name: str
@@ -337,7 +337,7 @@ class ApacheBroker(Program):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Apache's Java producer and push consumer while they run; :meth:`end` ends both."""
+    """Apache's Java producer and push consumer while they run; :meth:`end` ends these two programs."""
 
     producer: Job
     consumer: Job
@@ -345,7 +345,7 @@ class Traffic:
     count: Path
 
     def end(self) -> int:
-        """Stop the producer; wait until the consumer has received all sent messages; return their number.
+        """Stop the producer, wait until the consumer has received all messages, and return their number.
 
         Raises:
             ApacheFailure: If a message could not be sent, or does not arrive within :data:`START_S`.
@@ -354,7 +354,7 @@ class Traffic:
         sent = _facts(self._fine(self.producer))["sent"].split()[0]
         partial = self.count.with_suffix(".partial")
         partial.write_text(sent)
-        partial.rename(self.count)  # atomically, so that the consumer never reads a half-written file
+        partial.rename(self.count)  # the consumer must not read an incomplete file
         self._fine(self.consumer)
         return int(sent)
 
@@ -369,7 +369,7 @@ class Traffic:
 class Apache:
     """One release of Apache RocketMQ, and the processes that were started through this object.
 
-    Create the object with :meth:`open`. :meth:`close` ends only those processes.
+    Create the object with :meth:`open`. The method :meth:`close` ends only these processes.
     """
 
     release: str
@@ -422,7 +422,9 @@ class Apache:
         return self._shared_classes.exists() and done.returncode == 0
 
     def _archive_classes(self) -> None:
-        """Make the archive of classes that all JVMs share, because half of a JVM's start is loading classes.
+        """Make the archive of classes that all JVMs share.
+
+        Without the archive, a JVM spends half of its start with loading classes.
 
         If this fails, the JVMs start without the archive.
         """
@@ -441,11 +443,14 @@ class Apache:
             code = Program(popen, output, home).wait(START_S)
         except ApacheFailure:
             code = None
-        if code != 0:  # a training that broke off may still have written an archive of few classes
+        if code != 0:  # an aborted run may have written an archive of few classes
             self._shared_classes.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """End all processes that this object started; brokers end first, so that they can unregister."""
+        """End all processes that this object started.
+
+        Brokers end before nameservers, so that they can unregister.
+        """
         self._end_sessions()
         for process in reversed(self.processes):
             if process.popen.poll() is None:
@@ -509,7 +514,7 @@ class Apache:
             "rocketmq.client.logUseSlf4j": "true",
             "rocketmq.broker.diskSpaceWarningLevelRatio": "0.99",
             "rocketmq.broker.diskSpaceCleanForciblyRatio": "0.98",
-            # Milliseconds after which a consumer looks again for queues and members; the default is 20 s.
+            # Milliseconds between two rebalances of a consumer; the default is 20 s.
             "rocketmq.client.rebalance.waitInterval": "1000",
             "rmq.logback.configurationFile": str(quiet),
             "logback.configurationFile": str(config / "logback_tools.xml"),
@@ -575,7 +580,8 @@ class Apache:
             properties: JVM system properties.
             port: Listen port; the ports around it (-2 fast, +1 replication) are used too.
             files: Texts by their path below the broker's folder.
-            wait: If False, return at once, so that several starts overlap; call :meth:`await_broker` later.
+            wait: False to return at once, so that several brokers can start in parallel. Call
+                :meth:`await_broker` later.
             hasten: Passed to :meth:`await_broker`.
 
         A 5.3.3 broker skips nameservers that it has not yet reached, usually all of them at its start. It
@@ -611,12 +617,12 @@ class Apache:
     def await_broker(self, broker: ApacheBroker, namesrvs: Sequence[str], *, hasten: bool = False) -> None:
         """Return when the broker has booted and each of ``namesrvs`` lists it with all its own topics.
 
-        Wait for all topics, because the broker registers whenever it creates a topic. If it created a topic
-        during a test, the registration would undo a ``wipeWritePerm`` of the test.
+        Wait for all topics, because the broker registers whenever it creates a topic. If the broker created a
+        topic during a test, its registration would undo a ``wipeWritePerm`` of the test.
 
         Args:
-            hasten: If True, make the broker register at once instead of 10 s after its start: set its
-                permission to the present value, as an administrator can do.
+            hasten: True to make the broker register at once, and not 10 s after its start. For this, the
+                method sets the broker's permission to its present value, as an administrator can do.
 
         Raises:
             ApacheFailure: If the wait takes longer than :data:`START_S`.
@@ -643,7 +649,7 @@ class Apache:
         """Run Apache's ``mqadmin SUBCOMMAND...`` until it ends.
 
         Args:
-            namesrvs: Passed as ``-n``; without an address the flag is left out.
+            namesrvs: Addresses for the flag ``-n``; without addresses, the flag is left out.
             timeout_s: Seconds after which the run is killed.
 
         Raises:
@@ -717,7 +723,8 @@ class Apache:
 
         Args:
             properties: JVM system properties, used only when the session's JVM starts.
-            keys: Text of ``conf/tools.yml``, also used only then: mqadmin signs its requests with these keys.
+            keys: Text of ``conf/tools.yml``, used only when the session's JVM starts. mqadmin signs its
+                requests with the keys in this file.
 
         Raises:
             ApacheFailure: If the JVM did not answer in time, or ended because the command line was wrong.
@@ -760,7 +767,7 @@ class Apache:
         return _facts(process.text())
 
     def traffic(self, namesrvs: Sequence[str], topic: str, group: str) -> Traffic:
-        """Start a producer (50 messages per second) and a consumer; return once both are running.
+        """Start a producer (50 messages per second) and a consumer; return when both are running.
 
         The producer and the consumer ask the nameservers for routes every second.
         """
@@ -812,7 +819,7 @@ class Apache:
         properties: Mapping[str, str] | None = None,
         **named: Any,
     ) -> Job:
-        """Start the push consumer and return at once; its output is complete when it has ended.
+        """Start the push consumer and return at once; the output is complete when the consumer has ended.
 
         ``count`` may be ``@FILE``; the consumer then runs until this file exists, and reads the number from
         the file. The comment in ``PushConsumer.java`` lists the other arguments that ``named`` may hold.
@@ -872,7 +879,7 @@ _providing = threading.Lock()
 def _provide(path: Path, text: str) -> None:
     """Write ``text`` to ``path`` if the content differs.
 
-    If the content is equal, do not write the file, because programs may be reading it.
+    Do not write an equal file again, because programs may be reading it.
     """
     with _providing:
         if not path.exists() or path.read_text() != text:
@@ -903,7 +910,8 @@ def _fetch(release: str, jars: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     shutil.rmtree(jars, ignore_errors=True)
     partial.mkdir(parents=True)
-    # Maven writes its build folder beside pom.xml, so build from a copy: the source folder stays unchanged.
+    # Build from a copy of pom.xml. Maven writes its build folder beside this file, and the source folder must
+    # not change.
     shutil.copy(HERE / "pom.xml", partial / "pom.xml")
     _run_tool(
         [

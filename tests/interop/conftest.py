@@ -1,11 +1,11 @@
 """Fixtures that run Apache RocketMQ's own programs next to ours.
 
-Without Java (or without Maven while the cache lacks the jars) pytest skips the tests and gives the reason in
-one line. With ``CI=true`` in the environment a missing tool makes the tests fail, so that CI never skips them
-silently.
+Without Java, pytest skips the tests and gives the reason in one line. The same holds without Maven, while the
+cache lacks the jars. With ``CI=true`` in the environment a missing tool makes the tests fail, so that CI
+never skips them silently.
 
-All intervals are the shortest that Apache's programs accept. ``ROUTEKEEPER_INTEROP_FULL=1`` keeps the default
-intervals, and the tests then watch routes for five minutes.
+All intervals are the shortest that Apache's programs accept. With ``ROUTEKEEPER_INTEROP_FULL=1``, programs
+use their default intervals, and the tests watch routes for five minutes.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ def apache_5(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apache]:
 
 @pytest.fixture(scope="session")
 def apaches(apache_4: Apache, apache_5: Apache) -> dict[str, Apache]:
-    """Return an object for each of the two releases, by version."""
+    """Return the objects of both Apache releases, by version."""
     return {"4.9.7": apache_4, "5.3.3": apache_5}
 
 
 @pytest.fixture(scope="session")
 def fleet(apaches: dict[str, Apache], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Yield the object that owns all deployments. Each deployment starts when a test first needs it.
+    """Yield the object that owns all deployments; each deployment starts when a test first needs it.
 
     There are two kinds of deployments: with our nameservers, and with Apache's nameserver.
     """
@@ -71,7 +71,7 @@ def fleet(apaches: dict[str, Apache], tmp_path_factory: pytest.TempPathFactory) 
 
 
 def begin(fleet: Fleet, request: pytest.FixtureRequest, argument: str) -> None:
-    """Begin to start every deployment that the collected tests name by the parameter ``argument``.
+    """Start, in the background, every deployment that the collected tests name in the parameter ``argument``.
 
     The parameter belongs to one kind of deployments: with our nameservers, or with Apache's nameserver. Do
     not start deployments of the other kind: another pytest worker runs the tests that need them.
@@ -84,14 +84,14 @@ def begin(fleet: Fleet, request: pytest.FixtureRequest, argument: str) -> None:
 
 @pytest.fixture(params=MODES)
 def deployment(fleet: Fleet, request: pytest.FixtureRequest) -> OurDeployment:
-    """Return the deployment with three nameservers of ours in the requested mode, with brokers."""
+    """Return the deployment with brokers and three nameservers of ours in the requested mode."""
     begin(fleet, request, "deployment")
     return fleet.ours(request.param)
 
 
 @pytest.fixture(params=RELEASES)
 def apache_deployment(fleet: Fleet, request: pytest.FixtureRequest) -> ApacheDeployment:
-    """Return the deployment with Apache's nameserver and broker of the requested release, with our broker."""
+    """Return the deployment of our broker with Apache's nameserver and broker of the requested release."""
     begin(fleet, request, "apache_deployment")
     return fleet.apache(request.param)
 
@@ -99,9 +99,9 @@ def apache_deployment(fleet: Fleet, request: pytest.FixtureRequest) -> ApacheDep
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run these tests after all other tests, because Apache's programs use the CPU until the session ends.
 
-    Tests with the fixture ``patience`` come last of all: they check that routes were kept for a long time,
-    and part of this time passes while other tests run. If jars must still be downloaded, each test has a
-    longer time limit, because the first one includes the downloads.
+    Tests with the fixture ``patience`` come last of all. They check that routes were kept for a long time,
+    and a part of this time passes while other tests run. If jars must still be downloaded, each test has a
+    longer time limit, because the first test includes the downloads.
     """
     patience_s = WARM_S if all(map(jars_ready, RELEASES)) else COLD_S
     for item in items:
@@ -114,7 +114,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def patience() -> float:
-    """Return how long, in seconds, a test checks that the nameservers keep the routes.
+    """Return the time in seconds for which a test checks that the nameservers keep the routes.
 
     35 s are enough for three registrations of each broker. In a full run, the time is 300 s.
     """

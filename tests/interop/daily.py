@@ -69,7 +69,8 @@ cleanExpiredCQ-b|cleanExpiredCQ -b BROKER
 cleanUnusedTopic-b|cleanUnusedTopic -b BROKER
 deleteExpiredCommitLog-b|deleteExpiredCommitLog -b BROKER
 """
-#: Run these commands after all others: Java's consumer resets its offsets only 10 s after the request.
+#: Run these commands after all others, because Java's consumer resets its offsets only 10 s after the
+#: request.
 RESETTING: Final = """
 resetOffsetByTime-online|resetOffsetByTime -g golden_group -t Golden -s 0
 skipAccumulatedMessage-online|skipAccumulatedMessage -g golden_group -t Golden
@@ -88,8 +89,9 @@ TABLES: Final = ("brokerStatus-b", "getBrokerConfig")
 IN_WORDS_OF_5: Final = (
     *("updateSubGroup", "getConsumerConfig", "updateTopicPerm", "consumerProgress-", "resetOffsetByTime"),
 )
-#: Runs whose output differs between our broker and a 4.x broker: a 4.x broker does not reset a group that
-#: has no offset in one of a topic's queues. Our broker resets such a group, as 5.x brokers do.
+#: Runs whose output differs between our broker and a 4.x broker. The difference concerns a group that has no
+#: offset in one of a topic's queues. Our broker and 5.x brokers reset such a group, but a 4.x broker does
+#: not.
 RESETS: Final = ("resetOffsetByTime", "skipAccumulatedMessage")
 #: Runs that print the same lines for each broker. Compare each line once, because Apache's deployment has one
 #: broker more than ours.
@@ -125,7 +127,7 @@ class Stage:
             name, _, words = line.partition("|")
             words = words.replace("BROKER", self.broker).replace("UNIQUE", UNIQUE)
             words = words.replace("OFFSETID", self.offset_id)
-            if self.release.startswith("4."):  # 4.x has no -t here: the message id suffices
+            if self.release.startswith("4."):  # 4.x has no -t here, because the message id is sufficient
                 words = words.replace("queryMsgById -t Golden", "queryMsgById")
             yield name, shlex.split(words)
 
@@ -224,14 +226,14 @@ _MASKS: Final = tuple(
 )
 _PROPERTIES: Final = re.compile(r"(Properties: +|properties=)\{([^{}]*)\}")
 _OF_5: Final = ("MSG_REGION=", "TRACE_ON=")
-#: Lines that tests do not compare, because they differ between the tools or brokers: lines about other
-#: groups, lines about other brokers, and lines about the file to which a tool writes a message body.
+#: Lines that tests do not compare, because they differ between the tools or brokers. These are lines about
+#: other groups, other brokers, and the file to which a tool writes a message body.
 _ELSEWHERE: Final = re.compile(
     rf"MessageTrack \[consumerGroup=(?!{GROUP},)|See https:|Message Body|(Consume )?Diff Total|%RETRY%"
     r"|=+DefaultCluster:"
 )
-#: Line about one member of a consumer group. At the end of the line our tool prints a number of queues, but
-#: Apache's tool prints the name of the file to which it wrote the member's answer.
+#: Line about one member of a consumer group. The tools differ at the end of this line. Our tool prints a
+#: number of queues; Apache's tool prints the name of the file with the member's answer.
 _MEMBER: Final = re.compile(r"(#Index #ClientId #Version|\d+ CLIENT V\S+) .*")
 
 

@@ -1,7 +1,7 @@
-"""RouteKeeper's programs, run as an operator would run them, also in deployments with Apache's programs.
+"""RouteKeeper's programs for the tests, alone and in deployments with Apache's programs.
 
-Servers run as processes. Our mqadmin runs in the process of the tests, because the start of a process takes
-longer than a subcommand.
+Servers run as processes. Our mqadmin runs in the process of the tests, because starting a process would take
+longer than the subcommand itself.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ from .watchdog import guard
 MODES: Final = ("independent", "raft")
 #: Each mode of our nameservers with each release of Apache's programs.
 PRODUCT: Final = tuple(itertools.product(MODES, RELEASES))
-#: Each mode with one release, for tests in which a request's form depends only on the release, and its effect
-#: only on the mode. ROUTEKEEPER_INTEROP_FULL=1 runs all four combinations of these tests, too.
+#: Each mode with one release. These pairs suit tests in which a request's form depends only on the release,
+#: and its effect only on the mode. With ROUTEKEEPER_INTEROP_FULL=1, these tests run with all four
+#: combinations.
 PAIRS: Final = (
     PRODUCT if os.environ.get("ROUTEKEEPER_INTEROP_FULL") == "1" else tuple(zip(MODES, RELEASES, strict=True))
 )
@@ -64,13 +65,13 @@ The default is 30 s; brokers use 10 s for any smaller value.
 RETRY_LEVELS: Final = "1s 1s 1s 2s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m"
 """``messageDelayLevel`` of brokers: the delay of each level.
 
-The first redelivery has level 3: 1 s (default 10 s).
+The first redelivery of a message has level 3: 1 s here, and 10 s by default.
 """
 
 
 @dataclass(slots=True, kw_only=True)
 class OurNamesrv(Program):
-    """One ``mqnamesrv``; addresses are ``host:port``.
+    """One nameserver process of ours; addresses are ``host:port``.
 
     Attributes:
         flags: Command line, without the addresses on which it listens.
@@ -108,7 +109,7 @@ class OurNamesrv(Program):
 
 @dataclass(slots=True, kw_only=True)
 class OurBroker(Program):
-    """One ``mqbroker``."""
+    """One broker process of ours."""
 
     addr: str = ""
     name: str = ""
@@ -150,8 +151,8 @@ def start_namesrvs(mode: str, folder: Path, settings: Mapping[str, str]) -> list
         flags = ["--mode", mode, "-c", str(file), "--data", str(home / "data")]
         if mode == "raft":
             flags += ["--raft", raft[index], "--peers", ",".join(raft)]
-            # Use a long timeout: it avoids elections on a busy machine, and these tests are not about
-            # elections.
+            # Use a long timeout, because a short timeout causes elections on a busy machine. These tests are
+            # not about elections.
             flags += ["--election-timeout-ms", "2000"]
         namesrvs.append(_launch_namesrv(flags, home, listen[index], http[index]))
     try:
@@ -170,7 +171,7 @@ def _launch_namesrv(flags: Sequence[str], home: Path, listen: str, http: str) ->
 
 
 def mode_flags(mode: str) -> list[str]:
-    """Return the options of a nameserver in this mode; in raft mode it is the only member of its group."""
+    """Return the options of a nameserver in this mode; in raft mode, its group has no other member."""
     if mode == "independent":
         return ["--mode", mode]
     (raft,) = free_addresses(1)
@@ -208,7 +209,7 @@ def launch_broker(
     merged = {
         "messageDelayLevel": RETRY_LEVELS,
         "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
-        "cleanFileForciblyEnable": "false",  # keep messages even if this machine's disk is full
+        "cleanFileForciblyEnable": "false",  # keep messages even on a full disk
     }
     file.write_text("".join(f"{key}={value}\n" for key, value in (merged | dict(settings or {})).items()))
     args = ["-n", ";".join(namesrvs), "--listen", "127.0.0.1:0", "--name", name, "-c", str(file)]
@@ -217,7 +218,10 @@ def launch_broker(
 
 
 def await_broker(broker: OurBroker, namesrvs: Sequence[str]) -> OurBroker:
-    """Return the broker when it serves and each of ``namesrvs`` routes the broker's own topic to it."""
+    """Wait until the broker serves and each of ``namesrvs`` lists it; then return the broker.
+
+    A nameserver lists a broker when it has the route of the topic with the broker's name.
+    """
     broker.addr = _ready(broker)["listen"]
     for namesrv in namesrvs:
         wait_until(
@@ -289,10 +293,10 @@ def route(namesrv: str, topic: str) -> dict[str, Any] | None:
 
 
 class RouteWatch:
-    """Watch that asks each nameserver for each topic's route twice a second, and records missing routes.
+    """Thread that asks each nameserver for each topic's route twice a second, and records missing routes.
 
     Args:
-        topics: Address of the broker that has the topic, by topic.
+        topics: Address of each topic's broker, by topic.
     """
 
     PERIOD_S: Final = 0.5
@@ -350,7 +354,8 @@ def retried_by_java(apache: Apache, namesrvs: Sequence[str], broker_addr: str, g
 class OurDeployment:
     """Three nameservers of ours with a broker of each Apache release and one broker of ours.
 
-    The Apache brokers do not auto-create topics, so a producer's unknown topic is created at our broker only.
+    Apache's brokers have auto-creation of topics switched off. So an unknown topic of a producer is created
+    only at our broker.
 
     Attributes:
         apache: Apache's brokers by release.
@@ -394,10 +399,10 @@ class ApacheDeployment:
 
 @dataclass(slots=True)
 class Fleet:
-    """All deployments of a test session; each one starts in the background before a test needs it.
+    """All deployments of a test session; each deployment starts in the background before a test needs it.
 
     Args:
-        full: If True, brokers and nameservers keep their default intervals.
+        full: True if brokers and nameservers keep their default intervals.
     """
 
     apaches: Mapping[str, Apache]
@@ -490,7 +495,7 @@ class Fleet:
                 if program.popen.poll() is None:
                     program.popen.terminate()
             for program in kind:
-                program.wait(40.0)  # requests in flight may take 30 s; a second signal would abort them
+                program.wait(40.0)  # a running request may take 30 s, and a second signal would abort it
         unclean = [
             f"{program.home.name} exit {program.popen.returncode}\n{program.log()[-3000:]}"
             for program in self._programs

@@ -1,8 +1,7 @@
-"""Settings that give our client the long timeouts of Java's producer in these tests (``Producer.java``).
+"""Settings that give our client the same long timeouts as Java's producer has in these tests.
 
-The tests must also pass on a busy, slow machine. With a short timeout the client would repeat a call whose
-first attempt may still succeed. The effect of the call, for example a stored message, could then happen
-twice, but the tests expect it once.
+The tests must also pass on a busy, slow machine. With a short timeout, the client would repeat a call whose
+first attempt may still succeed. A message could then be stored twice, but the tests expect it once.
 """
 
 from __future__ import annotations

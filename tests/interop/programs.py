@@ -14,7 +14,7 @@ START_S: Final = 180.0
 
 
 class ApacheFailure(AssertionError):
-    """An Apache program did not do what a test waited for; the text holds the end of the program's output."""
+    """An Apache program did not reach the state that a test waits for; the text has the end of its output."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Program:
             time.sleep(0.02)
 
     def wait(self, timeout_s: float) -> int:
-        """Return the exit code.
+        """Wait until the process ends, and return its exit code.
 
         Raises:
             ApacheFailure: If the process still runs after ``timeout_s``; the process is then killed.
@@ -66,7 +66,10 @@ class Program:
             raise ApacheFailure(f"still running after {timeout_s:g} s:\n{self._tail()}") from None
 
     def stop(self, timeout_s: float = 40.0) -> None:
-        """End the process by SIGTERM as an operator would (a broker unregisters), or kill it on timeout."""
+        """End the process by SIGTERM, as an operator would; kill it if it does not end in time.
+
+        After SIGTERM, a broker unregisters before it ends.
+        """
         if self.popen.poll() is None:
             self.popen.terminate()
             try:
@@ -108,7 +111,7 @@ class Job:
             self._pause(deadline, f"no {needle!r} within {timeout_s:g} s")
 
     def wait(self, timeout_s: float) -> int:
-        """Return the exit code.
+        """Wait until the run has ended, and return its exit code.
 
         Raises:
             ApacheFailure: If the run has not ended after ``timeout_s``.
@@ -138,7 +141,7 @@ class AdminResult:
     """Output of one run of ``mqadmin``.
 
     ``stdout`` and ``stderr`` are the unchanged texts. If a command of Apache's mqadmin fails, the tool prints
-    a stack trace to ``stderr``, but its exit code is 0.
+    a stack trace to ``stderr``. Its exit code is 0 even then.
     """
 
     args: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Apache's clients, mqadmin and broker sign requests; our nameserver and broker check the signatures."""
+"""Tests that our servers check the signatures in requests of Apache's clients, mqadmin and broker."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_java_with_keys_does_what_its_account_may(
     if release == "4.9.7":
         accounts_are_administered(run, guarded, addr)
 
-    # Send single messages and batches, then consume both.
+    # Send single messages and batches, then consume all messages.
     for batch in (1, 10):
         sent = apache.produce(namesrvs, "Orders", COUNT, batch=batch, **CLIENT)
         assert sent["status SEND_OK"] == str(COUNT // batch), sent
@@ -145,7 +145,7 @@ def test_java_with_keys_does_what_its_account_may(
 
     sent = apache.produce(namesrvs, "Others", 1, **CLIENT)
     assert "AclException: No default permission for topic:Others" in sent["error"], sent
-    # The nameserver refuses the route query because of the wrong signature. Java's client reports only
+    # The nameserver refuses the route query because of the wrong signature, but Java's client only reports
     # that there is no route.
     strangers: list[tuple[dict[str, Any], str]] = [
         ({"accessKey": "clients", "secretKey": "wrong"}, "Check signature failed for accessKey=clients"),

@@ -1,4 +1,4 @@
-"""Apache's programs without ours: these tests show that the test environment itself works."""
+"""Tests of the test environment itself, with Apache's programs only."""
 
 from __future__ import annotations
 

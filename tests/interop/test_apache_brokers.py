@@ -1,4 +1,4 @@
-"""Apache's brokers at our nameservers: they register and keep their routes; a killed broker disappears."""
+"""Tests of Apache's brokers at our nameservers: registration, kept routes, and removal of a killed broker."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_broker_lives_by_its_heartbeats_and_a_frozen_one_leaves_with_its_lease
     deployments = [fleet.ours(mode) for mode in MODES]
     addrs = [addr for deployment in deployments for addr in deployment.addrs]
     # The broker asks for a lease of 6 s and renews it every second by request 904. It registers again only
-    # every 10 s, so only the heartbeats can keep the lease.
+    # every 10 s, so only these heartbeats can keep the lease of 6 s.
     settings = {
         "enableSlaveActingMaster": "true",
         "brokerNotActiveTimeoutMillis": "6000",

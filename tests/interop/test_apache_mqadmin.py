@@ -1,4 +1,4 @@
-"""Apache's ``mqadmin`` at our nameservers: its output, and its effect on each of our nameservers."""
+"""Tests of Apache's ``mqadmin`` at our nameservers: its output, and its effect on each nameserver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Tool:
     """Apache's mqadmin of one release against one deployment.
 
     Tests wipe the write permission at the broker ``wiped``, and create topics at the broker ``grown``. These
-    must be different brokers: a broker that gets a new topic registers again, and this undoes
+    brokers must differ. A broker that gets a new topic registers again, and this registration undoes
     ``wipeWritePerm``.
     """
 
@@ -34,9 +34,10 @@ class Tool:
         self.grown = deployment.apache[other]
 
     def run(self, *args: str, stderr: str | None = "") -> AdminResult:
-        """Run a subcommand.
+        """Run a subcommand, and check its error output.
 
-        Check that its error output is ``stderr`` (a subcommand that fails prints to stderr).
+        The error output must equal ``stderr``; None switches this check off. A subcommand that fails prints
+        to its error output.
         """
         result = self._apache.admin(*args, namesrvs=self.deployment.addrs)
         if stderr is not None:
@@ -68,8 +69,8 @@ def test_apache_mqadmin(tool: Tool) -> None:
 
 
 def clusters_are_listed(tool: Tool) -> None:
-    # 5.x brokers no longer send one member of the answer that 4.9.7's mqadmin expects. 4.9.7's mqadmin prints
-    # an error about the missing member, but it lists all brokers.
+    # mqadmin of 4.9.7 expects a member in the answer that 5.x brokers no longer send. It prints an error
+    # about the missing member, but it lists all brokers.
     def listed() -> dict[str, list[str]]:
         return {row[1]: row for row in table(tool.run("clusterList", stderr=None).stdout) if len(row) > 4}
 
@@ -147,8 +148,8 @@ def write_permission_goes_and_comes(tool: Tool) -> None:
         assert_each_named(tool, "wipe", tool.run("wipeWritePerm", "-b", name).stdout)
         return tool.perms(topic)
 
-    # A topic was deleted above, so the broker registers once more, perhaps after the wipe. This registration
-    # restores all permissions. It comes only once, so a second wipe must succeed.
+    # Because a topic was deleted before, the broker registers once more, perhaps after the wipe. Such a
+    # registration restores all permissions. It comes only once, so a second wipe must succeed.
     assert any(wiped() == [4, 4, 4] for _ in range(2))
     assert_each_named(tool, "add", tool.run("addWritePerm", "-b", name).stdout)
     assert tool.perms(topic) == [6, 6, 6]

@@ -1,4 +1,4 @@
-"""Java's clients and our client: all features of a push consumer, and the order of many messages.
+"""Tests of Java's clients and our client: all features of a push consumer, and the order of many messages.
 
 ``ROUTEKEEPER_INTEROP_COUNT=100000`` makes the tests of the order send 100,000 messages. The default is 2000,
 which suits CI. A longer run also tries each mode of our nameservers with each release of Java's clients.
@@ -182,7 +182,7 @@ def carry(addrs: Sequence[str], topic: str, broker: str) -> None:
 
 
 async def send_to(producer: AsyncProducer, topic: str, queue: MessageQueue, numbers: Sequence[int]) -> None:
-    """Send to one queue in order: the first tenth of the messages one by one, the others in batches."""
+    """Send to one queue in order: the first tenth of the messages one by one, then batches."""
     messages = [Message(topic=topic, body=b"%d" % number) for number in numbers]
     singly = len(messages) // 10
     for message in messages[:singly]:

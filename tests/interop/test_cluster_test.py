@@ -1,4 +1,4 @@
-"""Nameservers of a test environment that ask production nameservers for routes (``clusterTest``).
+"""Tests of nameservers in a test environment that ask production nameservers for routes (``clusterTest``).
 
 In each test one side is ours, and the other side is Apache's.
 """

@@ -1,4 +1,4 @@
-"""Further ``mqadmin`` subcommands for daily work: Apache's tool and our tool at Apache's and at our servers.
+"""Tests of further ``mqadmin`` subcommands, with Apache's tool and our tool, at Apache's and our servers.
 
 Apache's tool and our tool run each subcommand against the same cluster. Both tools must print the same
 output, except for values that differ from run to run. Java clients write the message traces that the tools
@@ -58,7 +58,7 @@ updateSubGroupList-b|updateSubGroupList -b BROKER -f GROUPS
 updateSubGroupList-c|updateSubGroupList -c DefaultCluster -f GROUPS
 haStatus-b|haStatus -b BROKER
 """
-#: Runs whose result is a JSON document, from Apache's tool and from ours.
+#: Runs that make a JSON document, with both tools.
 DOCUMENTS: Final = ("exportConfigs", "exportMetrics", "exportMetadata", "allocateMQ")
 EXPORTED: Final = {
     "exportConfigs": "configs.json",
@@ -124,7 +124,7 @@ class Clusters:
                 raise
         both = self.found[release, servers]
         if isinstance(both, BaseException):
-            raise both  # if the first test failed here, the next tests fail at once with its error
+            raise both  # later tests fail at once with the same error
         return both
 
     def _at_apaches(self, release: str) -> Both:
@@ -139,8 +139,8 @@ class Clusters:
 
     def _at_ours(self, release: str) -> Both:
         apache, home = self.apaches[release], self.folder / f"ours-{release}"
-        # Run the tools of each release against our nameservers in one mode only: the tools send the same
-        # requests in both modes.
+        # Use only one mode of our nameservers for each release, because the tools send the same requests in
+        # both modes.
         mode = "raft" if release.startswith("4.") else "independent"
         with our_servers(home, mode, {"traceTopicEnable": "true"}) as (namesrv, broker):
             place = Place(
@@ -175,7 +175,7 @@ def run_all(
     place: Place,
     beside: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Both:
-    """Run all subcommands of both tools at a cluster, while a consumer group of Java's is online.
+    """Run all subcommands of both tools at a cluster, while a consumer group with a Java client is online.
 
     Args:
         beside: Context manager that is active while the subcommands run.
@@ -227,7 +227,8 @@ def run_all(
                 if found:
                     documents[run] = (found[0], found[1])
 
-        # Export first: what runs beside registers topics and groups, perhaps between the two exports.
+        # Run the exports first. The commands in ``beside`` create topics and groups, and could do so between
+        # the exports of the two tools.
         run_lines(export=True)
         with beside():
             run_lines(export=False)
@@ -346,8 +347,8 @@ def test_both_tools_export_the_same_of_one_cluster(release: str, servers: str, c
                     key: theirs[table][name][key] for key in common
                 }
     theirs, ours = documents["allocateMQ"]
-    # Apache's tool distributes the queues in the order of a hash table, so members get other queues than in
-    # our output. Compare only the number of queues of each member, and the set of all queues.
+    # Apache's tool distributes the queues in the order of a hash table, so its members get other queues than
+    # ours. Compare only the number of queues of each member, and all queues together.
     assert {name: len(share) for name, share in ours["result"].items()} == {
         name: len(share) for name, share in theirs["result"].items()
     }
@@ -369,8 +370,7 @@ def test_lists_are_there_at_each_broker(clusters: Clusters, fleet: Fleet) -> Non
             assert {groups[f"listed-{whose}-{n}"]["retryMaxTimes"] for n in range(5)} == {3}
 
 
-#: Words that differ on purpose: our tool prints an export, but Apache's tool writes the export to a file in
-#: /tmp.
+#: Words that differ on purpose. Our tool prints an export; Apache's tool writes it to a file in /tmp.
 _REWORDED: Final = re.compile(r"json path \| default.*")
 
 
@@ -537,7 +537,8 @@ def compare_accounts(apache: Apache, namesrv: str, broker: str, file: str) -> No
             found.setdefault(run, []).append(acl_lines(result.stdout))
     for run, (theirs, ours) in found.items():
         assert ours == theirs, run
-    # Give no path of an accounts file: 4.9.7's broker then refuses Apache's tool, but it accepts our request.
+    # Give no path of an accounts file. The broker of 4.9.7 then refuses the request of Apache's tool. Our
+    # tool's request must succeed.
     result = tools["2"]("updateGlobalWhiteAddr", "-b", broker, "-g", "127.0.0.1,10.0.0.7")
     assert (result.returncode, result.stderr) == (0, "")
     wait_until(lambda: "10.0.0.7" in tools["2"]("getAclConfig", "-b", broker).stdout, "the new addresses")
@@ -547,7 +548,7 @@ def compare_accounts(apache: Apache, namesrv: str, broker: str, file: str) -> No
 
 
 def settled(tool: Tool, broker: str) -> None:
-    """Wait until the broker has read its changed accounts file; it looks for changes every 0.5 s."""
+    """Wait until the broker, which checks its accounts file every 0.5 s, has read the changed file."""
     text, since = "", time.monotonic()
 
     def unchanged() -> bool:
@@ -561,7 +562,7 @@ def settled(tool: Tool, broker: str) -> None:
 
 
 def acl_lines(text: str) -> list[str]:
-    """Return the lines about accounts that must be equal; the account names of the two tools are replaced."""
+    """Return the lines about accounts that must be equal; one name replaces both tools' account names."""
     text = re.sub(r"org\.apache\.rocketmq\.common\.PlainAccessConfig@\w+", "", text)
     text = re.sub(r"account[12]", "ACCOUNT", text)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "DATE", text)

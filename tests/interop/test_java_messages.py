@@ -1,4 +1,4 @@
-"""Apache's Java producer and push consumer with our nameservers, at Apache's brokers and at our broker."""
+"""Tests of Apache's Java producer and push consumer with our nameservers, at Apache's and our brokers."""
 
 from __future__ import annotations
 
@@ -84,8 +84,7 @@ def test_our_broker_creates_a_topic_for_a_producer_and_carries_its_messages(
         assert found is not None
         assert [data["brokerAddrs"] for data in found["brokerDatas"]] == [{"0": deployment.ours.addr}]
         (queues,) = found["queueDatas"]
-        # The producer asks for 4 queues and topic TBW102 has 8; the broker creates the smaller number of
-        # queues.
+        # The producer asks for 4 queues, and the topic TBW102 has 8. The broker creates the smaller number.
         assert (queues["writeQueueNums"], queues["readQueueNums"], queues["perm"]) == (4, 4, 6)
     load.receive(deployment, apaches[load.client], topic)
 

@@ -1,4 +1,4 @@
-"""Apache's broker and clients while one of our nameservers is killed and restarted."""
+"""Test of Apache's broker and clients while one of our nameservers is killed and restarted."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def lose_one(mode: str, apache: Apache, folder: Path) -> None:
         if mode == "raft":
             wait_until(lambda: "leader" in [n.role for n in namesrvs if n is not lost], "a new leader")
         with closing(RouteWatch(left, {topic: broker.addr})) as watch:
-            # Leave out the killed nameserver's address. A new Java client tries only one of three addresses
-            # in a call, so its first call would fail in one of three cases.
+            # Leave out the killed nameserver's address. A new Java client tries only one of its three
+            # addresses in a call. So the first call would fail in one of three cases.
             assert apache.produce(left, topic, 200)["status SEND_OK"] == "200"
             assert consumer.wait(START_S) == 0, consumer.text()
             assert "distinct 200\n" in consumer.text()

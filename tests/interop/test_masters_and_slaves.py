@@ -1,4 +1,4 @@
-"""An Apache master with synchronous replication and its slaves, registered at our nameservers.
+"""Test of an Apache master with synchronous replication and its slaves at our nameservers.
 
 In each mode, our nameservers give a slave its master's address. After the master is gone, they give consumers
 the slave's address.

@@ -1,4 +1,4 @@
-"""Operators' daily commands: Apache's ``mqadmin`` at our broker, and our ``mqadmin`` at Apache's broker."""
+"""Tests of daily commands: Apache's ``mqadmin`` at our broker, and our ``mqadmin`` at Apache's broker."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 Results = Mapping[str, AdminResult]
 
-#: Names that our broker, too, prints in the runs of :data:`TABLES`. The other names in Apache's output belong
-#: to parts or settings that our broker does not have.
+#: Names that must also be in the tables of our broker. The keys are runs in :data:`TABLES`. The other names
+#: in Apache's output belong to parts or settings that our broker does not have.
 TOLD: Final = {
     "brokerStatus-b": {
         *("bootTimestamp", "brokerVersion", "brokerVersionDesc", "commitLogMaxOffset", "commitLogMinOffset"),
@@ -97,7 +97,7 @@ def ask_all(deployment: ApacheDeployment, apache: Apache, folder: Path) -> Print
 
     def at_ours() -> None:
         with our_servers(folder) as (namesrv, broker):
-            # Another session, because a session runs one command at a time.
+            # Use another session, because a session runs only one command at a time.
             tool = apaches_tool(apache, namesrv.addr, "daily commands")
             with stage(apache, namesrv.addr, broker.addr, folder / "ours") as (scene, end):
                 of_ours.update(run_all(scene, tool, ONLINE + RESETTING))
@@ -153,7 +153,7 @@ def test_our_mqadmin_prints_of_apaches_broker_what_apaches_does(
             assert lost(name, theirs, ours) == [], name
     for name in TABLES:
         assert names_in(found.by_ours[name].stdout) == names_in(found.theirs[name].stdout)
-    # Apache's tool exits with 0 even if it fails, but it then prints an error. Our tool must exit with
-    # another code than 0 in the same cases.
+    # If Apache's tool fails, it prints an error, but exits with 0. In the same cases, our tool must not exit
+    # with 0.
     failed = {name: result.returncode != 0 for name, result in found.by_ours.items()}
     assert failed == {name: bool(result.stderr) for name, result in found.theirs.items()}

@@ -1,4 +1,4 @@
-"""Our client and mqadmin against Apache's own nameserver and broker."""
+"""Tests of our client and mqadmin at Apache's nameserver and broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our push consumer at Apache's brokers and at ours.
+"""Tests of our push consumer at Apache's brokers and at our broker.
 
 The tests cover broadcast, dead letters, order with bounded retries, an unreadable message, and bodies that
 Java compressed in three ways.
@@ -140,9 +140,9 @@ async def dead_letters(client: AsyncClient, stage: Stage) -> None:
 
 
 async def orderly(client: AsyncClient, stage: Stage) -> None:
-    """An ordered queue retries a refused message up to the limit, dead-letters it, and then goes on.
+    """A refused message in an ordered queue is retried up to the limit and then dead-lettered.
 
-    Later messages of the queue wait until then.
+    Later messages of the queue wait meanwhile.
     """
     topic, group = await asyncio.to_thread(stage.topic, "Orderly"), stage.group("orderly")
     bodies = [b"%d" % number for number in range(20)]

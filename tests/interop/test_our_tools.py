@@ -1,4 +1,4 @@
-"""Our ``mqadmin`` and client library at Apache's nameserver and broker."""
+"""Tests of our ``mqadmin`` and client library at Apache's nameserver and broker."""
 
 from __future__ import annotations
 
@@ -113,8 +113,9 @@ def test_our_mqadmin_changes_settings_keys_and_permissions(tool: Tool) -> None:
         return perms() == {4}
 
     assert perms() == {6}
-    # If a topic changes, Apache's broker registers again, and this restores the permission. Such a
-    # registration from an earlier test may still arrive. Registrations without a change restore nothing.
+    # After a change of a topic, Apache's broker registers again, and this registration restores the
+    # permission. Such a registration may still arrive because of an earlier test. Registrations without a
+    # change restore nothing.
     wait_until(stays_wiped, "the topic has lost its write permission", timeout_s=30.0)
     added = tool("addWritePerm", "-b", broker.name)
     assert added.startswith(f"add write perm of broker[{broker.name}] in name server[{namesrv}] OK, ")
@@ -151,9 +152,9 @@ def test_our_mqadmin_prints_what_apaches_prints(tool: Tool, apaches: dict[str, A
 
 
 def without_rates(text: str) -> str:
-    """Replace fractions by "#", because they change all the time, and runs of spaces by one space.
+    """Replace each fraction by "#", and several successive spaces by one space.
 
-    The number of spaces depends on the width of the fractions.
+    Fractions change all the time, and the number of spaces depends on their width.
     """
     return re.sub(r" +", " ", re.sub(r"(?<![\d.])\d+\.\d+(?![\d.])", "#", text))
 
@@ -161,8 +162,8 @@ def without_rates(text: str) -> str:
 def without_load(text: str) -> str:
     """Replace the parts of clusterList's lines that the broker's work changes between two runs.
 
-    These are fractions, the lengths and waiting times of request queues, the delay of the timer, and the time
-    for which the page cache has been locked.
+    These parts are fractions, queue lengths, waiting times, the delay of the timer, and the time of the page
+    cache lock.
     """
     text = re.sub(r"\b\d+,\d+ms\b", "#,#ms", without_rates(text))
     text = re.sub(r"\b\d+-\d+(?=\(#w)", "#-#", text)
@@ -175,7 +176,7 @@ COUNT = 300
 
 
 def quick(deployment: ApacheDeployment, codec: HeaderCodec = HeaderCodec.JSON) -> ClientConfig:
-    """Return settings that make a client fetch routes every 3 s, so that it soon finds a new retry topic."""
+    """Return settings with which a client fetches routes every 3 s, to find a new retry topic soon."""
     return divide_periods(patient(deployment.addrs, codec=codec), 10)
 
 
@@ -252,7 +253,7 @@ def test_our_asyncio_client_works_with_apache(apache_deployment: ApacheDeploymen
         async with aio.Client(quick(apache_deployment)) as client:
             producer = client.producer(sender("our_aio_producer"))
             messages = numbered(topic)
-            # Send the first messages one at a time: the topic does not exist, so the broker must create it.
+            # Send the first messages one at a time, because the broker first has to create the topic.
             results = [await producer.send(message) for message in messages[:20]]
             results += await asyncio.gather(*(producer.send(message) for message in messages[20:200]))
             assert {result.status for result in results} == {SendStatus.SEND_OK}
@@ -292,7 +293,7 @@ def test_our_blocking_client_works_with_apache_in_binary(apache_deployment: Apac
 def test_large_bodies_survive_both_ways(
     apache_deployment: ApacheDeployment, apaches: dict[str, Apache]
 ) -> None:
-    """Java's consumer decompresses bodies that our producer compressed (zlib, for bodies above 4 KiB)."""
+    """Java's consumer must decompress bodies that our producer compressed (zlib, for bodies above 4 KiB)."""
     topic = routed_topic(apache_deployment.addrs, apache_deployment.broker.addr, "OurLarge")
     client = blocking.Client(quick(apache_deployment))
     try:

@@ -1,4 +1,4 @@
-"""Our nameservers replace Apache's one by one, while an Apache broker and Apache's clients run.
+"""Test that replaces Apache's nameservers by ours one by one, while Apache's broker and clients run.
 
 The test follows docs/operations.md, "Replacing Apache's nameservers one by one".
 """

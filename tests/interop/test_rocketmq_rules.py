@@ -1,4 +1,4 @@
-"""Apache's nameserver 5.3.3 follows the rules of tests/model.
+"""Test that Apache's nameserver 5.3.3 follows the rules in tests/model.
 
 Other tests compare our route table with these rules.
 """

@@ -1,4 +1,4 @@
-"""Our client at Apache's brokers that demand signatures and TLS."""
+"""Tests of our client at Apache's brokers that demand signatures and TLS."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ accounts:
 """
 
 
-#: Settings that make a broker demand signatures. The broker of 5.3.3 uses a separate module for this, which
-#: reads the accounts only once.
+#: Settings that make a broker demand signatures. The broker of 5.3.3 checks signatures in a separate module,
+#: which reads the accounts only once.
 SIGNED = {
     "4.9.7": {"aclEnable": "true"},
     "5.3.3": {
@@ -238,8 +238,8 @@ def test_an_administrators_keys_administer(secured: Secured) -> None:
 def test_a_plain_client_and_one_that_does_not_know_the_authority_are_told_so(secured: Secured) -> None:
     plain = ClientConfig(nameservers=(secured.namesrv.addr,), call_timeout_s=5.0)
     message = Message(topic="Orders", body=b"x")
-    # The broker closes a connection on bytes that are not TLS. The client knows only that it has sent the
-    # request.
+    # The broker closes a connection on which it receives bytes that are not TLS. The client then only knows
+    # that it has sent the request.
     hung_up = pytest.raises(SendOutcomeUnknown, match=f"{secured.broker.addr} was lost: the peer closed it")
     with Client(config=plain, credentials=keys(WRITER)) as client, hung_up:
         client.producer("writers").send(message)

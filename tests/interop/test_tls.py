@@ -1,4 +1,4 @@
-"""TLS between Apache's programs and ours: with client certificates, and in every TLS mode of a server."""
+"""Tests of TLS between Apache's programs and ours, with client certificates and in all TLS modes."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def start_theirs(apache: Apache, folder: Path, stack: ExitStack) -> Theirs:
     await_broker(ours, [])
     theirs = Theirs(release=apache.release, folder=folder, namesrv=namesrv, broker=broker, ours=ours)
     broker.wait_for("boot success")
-    # 5.3.3 registers 10 s after its start, or at once when an administrator sets its permission: set it.
+    # A broker of 5.3.3 registers 10 s after its start, or at once when an administrator sets its permission.
+    # So set the permission.
     done = theirs.mqadmin("updateBrokerConfig", "-b", broker.addr, "-k", "brokerPermission", "-v", "6")
     assert done.returncode == 0, done
     wait_until(lambda: routed(namesrv.addr, HALF_TOPIC, broker.addr), "their broker's route", START_S)
@@ -223,7 +224,7 @@ def start_ours(apaches: dict[str, Apache], folder: Path, stack: ExitStack) -> Ou
         await_namesrv(namesrv)
     secured = [namesrv.addr for (_, tls_mode), namesrv in namesrvs.items() if tls_mode != "disabled"]
     port = {"tlsMode": "enforcing", "tlsCert": pem("member"), "tlsKey": key("member")}
-    # Leave out tls.enable: a broker in enforcing mode must use TLS to nameservers even without this setting.
+    # Leave out tls.enable, because a broker in enforcing mode must use TLS to nameservers even without it.
     own = {name: value for name, value in TO_NAMESRV.items() if name != "tls.enable"}
     settings = port | own | {"tlsCa": AUTHORITY, "tlsClientAuth": "require"}
     broker = launch_broker(secured, folder, name="ours", settings=settings)
@@ -327,8 +328,8 @@ def one_line_more(server: OurNamesrv | OurBroker, said: str) -> Iterator[None]:
     before = len(lines())
     yield
     wait_until(lambda: len(lines()) > before, said)
-    # Count connections by their numbers: a program that connects again may use the same port, but not the
-    # number.
+    # Count connections by their numbers. A program that connects again may use the same port, but it never
+    # gets the same number.
     of = [re.search(r"(?:connection|peer)=\S+", line) for line in lines()[before:]]
     assert all(of), lines()
     assert len({each[0] for each in of if each}) == len(of), lines()

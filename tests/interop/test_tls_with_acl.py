@@ -1,4 +1,4 @@
-"""Apache's mqadmin and Java's clients at our servers, which demand a certificate and signed requests."""
+"""Test of Apache's mqadmin and Java's clients at our servers that demand certificates and signatures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A killed test session leaves no program running."""
+"""Test that a killed test session leaves no program running."""
 
 from __future__ import annotations
 

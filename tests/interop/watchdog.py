@@ -1,9 +1,9 @@
-"""Watchdog that kills the programs of a test session when the session ends, even if the session was killed.
+"""Watchdog that kills the programs of a test session when the session ends or is killed.
 
-A separate process reads "PID CREATED" lines from a pipe; only the test session can write to it. When the
-session ends, the system closes the pipe. The separate process then sends SIGKILL to programs that still run.
-The kernel's PR_SET_PDEATHSIG is no alternative: it kills a child when the thread that started the child ends,
-and the tests start programs in thread pools.
+A separate process reads lines from a pipe to which only the test session writes. Each line has the id and the
+creation time of a program. When the session ends, the system closes the pipe. The separate process then sends
+SIGKILL to programs that still run. The kernel's PR_SET_PDEATHSIG is no alternative. It kills a child when the
+thread that started the child ends, and the tests start programs in thread pools.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def guard(pid: int) -> None:
         return
     with _lock:
         if _process is None:
-            # Start a new session: Ctrl-C in the terminal must not end the watchdog before the tests have
-            # ended.
+            # Run the watchdog in a new session. Otherwise Ctrl-C in the terminal could end the watchdog
+            # before the tests.
             _process = subprocess.Popen(
                 [sys.executable, __file__], stdin=subprocess.PIPE, text=True, start_new_session=True
             )
@@ -49,7 +49,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 def main() -> None:
     """Collect lines until the pipe closes, then kill the listed processes that still run.
 
-    Kill a process only if its creation time is the listed one: the system may have reused the PID.
+    Kill a process only if its creation time is the listed time, because the system may have reused the PID.
     """
     guarded = [line.split() for line in sys.stdin]
     for pid, created in guarded:

@@ -1,8 +1,8 @@
 """A simple model of RocketMQ 5.3.3's rules for route changes, and random sequences of requests.
 
-Source of the rules: RouteInfoManager and DefaultRequestProcessor of 5.3.3. ``test_rocketmq_rules.py`` in
-``tests/interop`` sends such sequences to Apache's own nameserver. In this model brokers never leave, and no
-broker is an acting master.
+The rules are those of RocketMQ's classes RouteInfoManager and DefaultRequestProcessor. In this model, brokers
+never leave, and no broker is an acting master. tests/interop/test_rocketmq_rules.py sends such sequences to
+Apache's own nameserver.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ DIFFERENCES: Final = frozenset(
         "late-registration",
     }
 )
-"""Ids of the documented differences between RocketMQ's rules and ours.
+"""Ids of the documented differences between RocketMQ's rules and RouteKeeper's.
 
-For each id the model can follow our rule instead of RocketMQ's.
+For each of them, the model can follow RouteKeeper's rule instead of RocketMQ's.
 """
 
 TOPICS: Final = ("t1", "t2", "t3")
 CLUSTERS: Final = ("c1", "c2")
-VERSION: Final = 479  # version number that requests of RocketMQ 5.3.3 have
+VERSION: Final = 479  # number of RocketMQ 5.3.3 in the headers of requests
 
 
 class Broker(NamedTuple):
-    """A broker process."""
+    """A broker process, as its registrations name it."""
 
     name: str
     broker_id: int
@@ -81,7 +81,7 @@ class SetPerm(NamedTuple):
 
 
 class PutTopic(NamedTuple):
-    """Request 217 (register topic): sets the queues of a topic at some broker names."""
+    """Request 217 (register topic), which sets the queues of a topic at some broker names."""
 
     topic: str
     queues: dict[str, Queues]
@@ -98,12 +98,12 @@ Step: TypeAlias = Register | SetPerm | PutTopic | DeleteTopic
 
 
 class Seen(NamedTuple):
-    """Results that a client sees after a step.
+    """The answer to a step, and the routes that clients get afterwards.
 
     Attributes:
         topic_count: Number of topics in the answer to request 205 or 327.
-        routes: Routes of :data:`TOPICS`: broker names with queues, and broker names with addresses. None
-            stands for code 17 (no such topic).
+        routes: The route of each topic in :data:`TOPICS`: broker names with queues, and broker names with
+            addresses. None stands for code 17 (no such topic).
     """
 
     code: int
@@ -115,10 +115,10 @@ Route: TypeAlias = tuple[dict[str, Queues], dict[str, dict[int, str]]]
 
 
 class RocketMQ:
-    """The tables of RouteInfoManager 5.3.3, and its rules.
+    """The tables and the rules of RocketMQ's class RouteInfoManager.
 
     Args:
-        differences: Ids of :data:`DIFFERENCES` for which the model follows our rules.
+        differences: Ids from :data:`DIFFERENCES` for which the model follows RouteKeeper's rules instead.
     """
 
     def __init__(self, differences: Collection[str] = ()) -> None:
@@ -127,13 +127,13 @@ class RocketMQ:
         self.addrs: dict[str, dict[int, str]] = {}
         self.clusters: dict[str, set[str]] = {}
         self.versions: dict[Broker, DataVersion] = {}
-        # Only our rules need these sets. They contain the brokers whose last registration was incremental,
-        # and the broker names whose permissions an operator has set.
+        # Only RouteKeeper's rules need these two sets. They contain the brokers whose last registration was
+        # incremental, and the broker names whose permissions an operator has set.
         self.incomplete: set[Broker] = set()
         self.perms_set: set[str] = set()
 
     def take(self, step: Step) -> Seen:
-        """Apply one request by the rules; return the results that a client sees afterwards."""
+        """Apply one request; return its answer and the routes afterwards."""
         code, count = int(ResponseCode.SUCCESS), None
         match step:
             case Register():
@@ -228,8 +228,8 @@ def request_of(step: Step, suffix: str = "") -> Request:
     """Return a step as a request on the wire.
 
     Args:
-        suffix: Suffix of all names of topics, brokers and clusters, so that one nameserver can run many
-            sequences.
+        suffix: Suffix of all names of topics, brokers and clusters. With different suffixes, one nameserver
+            can run many sequences.
     """
     fields: dict[str, str]
     body = b""
@@ -282,7 +282,7 @@ def request_of(step: Step, suffix: str = "") -> Request:
 def seen(
     code: int, fields: dict[str, str], routes: Iterable[TopicRouteData | None], suffix: str = ""
 ) -> Seen:
-    """Convert an answer and the routes after it to :class:`Seen`; remove the suffix of the names."""
+    """Return an answer and the routes after it as a :class:`Seen`, without the suffix of the names."""
     count = fields.get("wipeTopicCount", fields.get("addTopicCount"))
     return Seen(
         code,
@@ -307,8 +307,8 @@ class Draft(NamedTuple):
     """A registration whose data version is computed from the broker's earlier registrations.
 
     Attributes:
-        version: One of "same" (equal to the broker's newest version), "newer", "anew" (newer, with counter 1)
-            and "late" (older).
+        version: "same" (equal to the broker's newest version), "newer", "anew" (newer, but with counter 1) or
+            "late" (older).
         back: Number of versions before the newest version, if ``version`` is "late"; otherwise 0.
     """
 
@@ -349,13 +349,13 @@ _DELETES: Final = [DeleteTopic(topic, cluster) for topic, cluster in product(TOP
 
 
 def sequences() -> st.SearchStrategy[list[Step]]:
-    """Return sequences of brokers' and operators' requests, including registrations with older versions."""
+    """Return sequences of requests of brokers and operators. Some registrations have older versions."""
     full, increment, perm = st.sampled_from(_FULL), st.sampled_from(_INCREMENTS), st.sampled_from(_PERMS)
     put, delete = st.sampled_from(_PUTS), st.sampled_from(_DELETES)
     everybody: st.SearchStrategy[_Drawn]
     everybody = st.one_of(full, full, full, increment, increment, increment, perm, perm, put, delete)
-    # Some defects show only after five certain steps in a row. Random sequences of all brokers and topics
-    # rarely contain such steps. So a part of the sequences uses one broker and few topics.
+    # Some defects show only after five particular steps. Sequences with all brokers and topics rarely contain
+    # these steps, so a part of the sequences uses only one broker and few topics.
     few = [step for step in (*_FULL, *_INCREMENTS) if _is_small(step)]
     alone: st.SearchStrategy[_Drawn] = st.one_of(
         *(st.sampled_from(few),) * 3, st.sampled_from([step for step in _PERMS if step.name == "a"])

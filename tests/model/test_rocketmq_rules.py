@@ -1,4 +1,4 @@
-"""Our route table follows the rules of RocketMQ 5.3.3, except for the differences in the documentation."""
+"""Tests that our route table follows the rules of RocketMQ 5.3.3, except for documented differences."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ORIGIN: Final = ConnectionId(1)
 
 
 def ids_of_rows() -> list[str]:
-    """Return the ids of the documented differences: column 4 of the table in section SECTION of page PAGE."""
+    """Return the ids of the documented differences, from the table in the section SECTION of PAGE."""
     section = PAGE.read_text().partition(SECTION)[2].partition("\n## ")[0]
     rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
     cells = [row[3].strip() for row in rows[2:] if len(row) > 3]
@@ -47,14 +47,15 @@ ROWS: Final = ids_of_rows()
 class Ours:
     """A nameserver that has one route table.
 
-    Args: whole: If True, apply each registration as a whole, as a group does if a member knows only the first
-    format of commands. If False, apply only the difference from the table.
+    Args:
+        whole: If True, apply each registration as a whole. A group does this if a member knows only the first
+            format of commands. If False, apply only the difference from the table.
     """
 
     def __init__(self, *, whole: bool) -> None:
         self.whole = whole
         self.table = RouteTable()
-        self.liveness = Liveness()  # its clock does not move, so it treats every older version as late
+        self.liveness = Liveness()  # its clock stands, so each older version is a late copy
 
     def take(self, step: Step) -> Seen:
         answer = self._answer(request_of(step))
@@ -84,9 +85,9 @@ class Ours:
 
 
 def first_difference(steps: list[Step], rules: RocketMQ) -> str | None:
-    """Return the first step after which our results differ from those of ``rules``, with both results.
+    """Return a text about the first step whose results differ from those of ``rules``, or None.
 
-    Return None if all results are equal.
+    The text has the step and both results.
     """
     short, whole = Ours(whole=False), Ours(whole=True)
     for number, step in enumerate(steps):

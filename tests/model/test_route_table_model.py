@@ -1,4 +1,4 @@
-"""RouteTable against a simple model that stores the documented tables as sets of tuples."""
+"""Tests that compare RouteTable with a simple model, which stores its tables as sets of tuples."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from routekeeper.remoting.steps import finish
 from tests.tables import check_table
 
 CLUSTERS = ("c1", "c2")
-#: Limits so large that no test reaches them. So the route table counts the content of each host but refuses
-#: nothing.
+#: Limits of the table: none, or limits that no test reaches. With limits, the table also counts the content
+#: of each host.
 LIMITS = (None, *(TableLimits(10**6, 10**6, 10**6, 10**9, host) for host in ("", "10.0.0.1", "10.0.0.2")))
 NAMES = ("a", "b", "c")
 ADDRS = ("h:1", "h:2", "h:3")
@@ -51,7 +51,7 @@ ORDER = "ORDER_TOPIC_CONFIG"
 
 @dataclass
 class Model:
-    """A model of the documented tables in the simplest form: sets and dicts of tuples.
+    """A model of the route table in the simplest form: sets and dicts of tuples.
 
     Attributes:
         listed: (name, broker id, cluster, address).
@@ -160,7 +160,7 @@ class Model:
         return len(self.topics_of(name))
 
     def things(self) -> dict[tuple[str, Any], Any]:
-        """Return each fact that a command may depend on, as a dict.
+        """Return the facts on which commands may depend, as a dict.
 
         A fact has changed if its key has another value in a later dict.
         """
@@ -252,10 +252,7 @@ class RouteTableMachine(RuleBasedStateMachine):
     # -- execution of a command
 
     def run(self, command: Command) -> Applied | NoChange:
-        """Apply a command that was computed from the present table.
-
-        Check conditions that hold for every command.
-        """
+        """Apply a command that was computed from the current table; check the rules for all commands."""
         self.old.append((command, self.table.revision, {}))
         before = self.model.things()
         before_model = copy.deepcopy(self.model)
@@ -414,7 +411,7 @@ class RouteTableMachine(RuleBasedStateMachine):
         filters: tuple[str, ...] | None,
         delete_absent: bool,
     ) -> None:
-        """Register a listed broker again from the same address, as brokers do most of the time."""
+        """Register a listed broker again from the same address, as brokers do every 30 s."""
         key = self.some_key(data)
         record = self.table.view.record(key)
         assert record is not None
@@ -533,9 +530,9 @@ class RouteTableMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.old)
     @rule(data=st.data())
     def late_command(self, data: st.DataObject) -> None:
-        """Apply an older command, which was computed for an earlier table, to a copy of the table.
+        """Apply a command that was computed from an earlier table to a copy of the current table.
 
-        If a fact that the command depends on has changed since, the result must be ``Moved``.
+        If a fact on which the command depends has changed since then, the result must be ``Moved``.
         """
         command, decided_on, _ = data.draw(st.sampled_from(self.old))
         changed = any(
@@ -556,7 +553,7 @@ class RouteTableMachine(RuleBasedStateMachine):
         check_table(self.table)
 
     def teardown(self) -> None:
-        """Apply all commands of the log to a new table; its content and digests must be equal."""
+        """Apply all commands again to a new table, which must then have the same content and digests."""
         again = RouteTable(tombstones_max=8)
         for data in self.log:
             again.apply(decode_command(data))
@@ -565,10 +562,13 @@ class RouteTableMachine(RuleBasedStateMachine):
 
 
 def thing_moved(kind: str, before: Any, after: Any) -> bool:
-    """Return True if a command that depends on this fact must be computed again after the change."""
+    """Return True if a command must be computed again, because an item of the table has changed.
+
+    ``before`` and ``after`` are the item's values. The command was computed from the value ``before``.
+    """
     if kind == "name" and before is not None and after is not None:
-        # The removal of a topic is no reason, because the command cannot overwrite the permission of a
-        # removed topic.
+        # The command need not be computed again after the removal of a topic, because it cannot overwrite the
+        # permission of this topic.
         return bool(before[0] != after[0] or after[1] - before[1])
     return bool(before != after)
 

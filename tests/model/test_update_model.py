@@ -1,4 +1,4 @@
-"""A registration has the same result whether the table applies all of it or only its differences."""
+"""Tests that a table has the same content if it applies whole registrations or only their differences."""
 
 from __future__ import annotations
 
@@ -68,8 +68,9 @@ versions = st.builds(DataVersion, state_version=st.sampled_from((0, 0, 0, 1)), c
 class Pending(NamedTuple):
     """The two commands for one registration, before the tables apply them.
 
-    ``whole`` replaces the broker's complete record; ``short`` contains only the differences. ``revision`` and
-    the result of :func:`shown` are those of the table from which ``short`` was computed.
+    ``whole`` replaces the broker's complete record. ``short`` contains only the differences from the table.
+    The other fields describe the table from which ``short`` was computed: its revision, and the result of
+    :func:`shown`.
     """
 
     whole: RegisterBroker
@@ -87,7 +88,7 @@ def shown(table: RouteTable, name: BrokerName) -> Any:
 
 
 class UpdateMachine(RuleBasedStateMachine):
-    """Two route tables with the same history.
+    """A model-based test with two route tables, which must always be equal.
 
     The table ``whole`` gets whole registrations. The table ``short`` gets only the differences.
     """
@@ -187,9 +188,9 @@ class UpdateMachine(RuleBasedStateMachine):
         delete_absent: bool,
         between: list[str],
     ) -> None:
-        """Register a listed broker again, mostly with known content.
+        """Register a listed broker again, and apply other changes before this registration is applied.
 
-        Other changes come between the computation of this registration and its application.
+        Most of the registration's content is already in the table.
         """
         key = self.some_key(data)
         record = self.short.view.record(key)
@@ -210,8 +211,8 @@ class UpdateMachine(RuleBasedStateMachine):
             delete_absent=delete_absent,
             filter_servers=filters,
         )
-        # Replace the permissions in the registration with those that an operator set in the present table. A
-        # registration with an equal version does not change them.
+        # A registration with an equal version does not change permissions that an operator has set. So
+        # replace the permissions in the registration by those of the current table.
         said = finish(self.short.view.with_set_perms(as_it_came(command)))
         command = replace(command, topics=finish(said.topics()))
         short = self.short.shortened(as_it_came(command), delete_absent=delete_absent)
@@ -247,7 +248,7 @@ class UpdateMachine(RuleBasedStateMachine):
         return found
 
     def come_between(self, kind: str, command: RegisterBroker, data: st.DataObject) -> None:
-        """Change a fact that a computed registration depends on, or a fact that is similar to it."""
+        """Change a fact on which a computed registration depends, or a similar fact."""
         name = command.broker_name
         view = self.short.view
         topics = [queues.topic for queues in command.topics] or list(TOPICS)
@@ -301,7 +302,7 @@ class UpdateMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.pending)
     @rule(data=st.data())
     def arrive_late(self, data: st.DataObject) -> None:
-        """Apply a registration that was computed earlier. The tables may already have applied it once."""
+        """Apply a registration that was computed earlier, and that the tables may have applied already."""
         self.arrives(data.draw(st.sampled_from(self.pending)))
 
     def arrives(self, pending: Pending) -> None:

@@ -1,6 +1,6 @@
-"""Tests of the audit log, which contains a line for each change that a person makes.
+"""Tests of the audit log, which has a line for each change that an operator requests.
 
-In a flood of changes, the number of lines is limited, and the log states how many lines were suppressed.
+If very many changes arrive, the log leaves out some lines, and states how many it left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def deletion(topic: str = "T") -> Request:
 
 @pytest.fixture
 def line_of(caplog: pytest.LogCaptureFixture) -> Callable[[Request, Answer], str]:
-    """Return a function that logs a request and its answer as an audit line, and returns this line."""
+    """Return a function that writes the audit line of a request and its answer, and returns the line."""
 
     def line_of(request: Request, answer: Answer) -> str:
         async def main() -> None:

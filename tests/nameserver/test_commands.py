@@ -1,6 +1,6 @@
-"""Tests of commands in the form that is in the log.
+"""Tests of the bytes by which the raft log stores a command.
 
-The tests cover encoding and decoding, limits, and bytes that must not change.
+The tests cover encoding and decoding, size limits, and bytes that must be the same in all releases.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ def test_log_form_is_what_older_logs_hold(command: Command, golden: str) -> None
 
 
 def test_data_version_and_topics_keep_their_place_in_the_log_form() -> None:
-    # The log contains attribute names of classes in routekeeper.remoting. If such a name changed, members
-    # could not read older logs.
+    # The log contains attribute names of classes in routekeeper.remoting. If a release changed such a name,
+    # its members could not read older logs.
     data = encode_command(registration(topics=1))
     for word in (b"state_version\x01", b"timestamp\x02", b"counter\x03", b"\x95\xa2t0\x04\x04\x06\x00"):
         assert word in data
@@ -203,9 +203,9 @@ def test_command_with_many_topics_is_written_and_read_in_steps(
 
 
 def long_form(*fields: object) -> bytes:
-    """Return a long update command in the form that is in the log.
+    """Return the bytes by which the log stores an update command with 20,000 topics.
 
-    The arguments `fields` replace the values of its last fields.
+    The arguments `fields` replace the values of the command's last fields.
     """
     array = msgspec.msgpack.decode(msgspec.msgpack.encode(update(20_000)))
     return bytes((UPDATE_FORMAT, 0)) + msgspec.msgpack.encode([*array[: len(array) - len(fields)], *fields])
@@ -355,9 +355,10 @@ ANY_COMMANDS = st.one_of(
 
 @given(command=ANY_COMMANDS)
 def test_what_is_written_is_read_by_every_member_at_any_size(command: Command) -> None:
-    """Every member can read commands of any size.
+    """Every member can read each command that another member may write.
 
-    The test lowers both limits, so that some of its commands are below each limit and some are above.
+    The test lowers the limits on compressed and uncompressed bytes. So its commands are small, and some are
+    below the limits and some above.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commands, "COMMAND_BYTES_MAX", 600)

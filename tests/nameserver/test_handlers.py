@@ -1,4 +1,7 @@
-"""Tests of the handlers, which compute the answer to a request, or a command, from a route table."""
+"""Tests of the handlers of requests.
+
+From a request and the route table, a handler computes an answer, or a command that changes the table.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ from tests.registrations import decided
 
 @dataclass
 class Sender:
-    """A nameserver with one route table and without a mode. It applies each command at once."""
+    """A nameserver that applies each command to its route table at once.
+
+    It has no class for independent or raft mode, because the tests need neither leases nor a log.
+    """
 
     table: RouteTable = field(default_factory=RouteTable)
     settings: NamesrvSettings = field(default_factory=NamesrvSettings)
@@ -123,7 +129,10 @@ def unregistration(addr: str = "10.0.0.1:10911", broker_id: str = "0", name: str
 
 
 def the_long_way(request: Request) -> Registration | Answer:
-    """Decode a registration with the slow readers, which accept every valid form."""
+    """Decode a registration only with the slow decoders, which accept every valid form.
+
+    The fast decoders accept only the usual forms, and must give the same result.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RegisterBrokerFields, "parse", RegisterBrokerFields.parse_slowly)
         for module in "routekeeper.remoting.registration", "routekeeper.nameserver.registration":
@@ -132,7 +141,7 @@ def the_long_way(request: Request) -> Registration | Answer:
 
 
 def meant(decoded: Registration | Answer) -> object:
-    """Return a decoded registration as a comparable value; its topics are decoded, too."""
+    """Return a value by which tests compare decoded registrations; it includes the decoded topics."""
     if isinstance(decoded, Answer):
         return decoded
     parts = {name: getattr(decoded, name) for name in decoded.__struct_fields__ if name != "table"}
@@ -337,9 +346,9 @@ def test_registration_that_differs_in_anything_kept_is_a_command(changes: dict[s
 
 
 def test_an_older_counter_that_is_no_late_copy_overwrites() -> None:
-    """A registration with an older counter overwrites the record, because it is no late copy.
+    """A registration with an older counter overwrites the broker's record, unless it is a late copy.
 
-    The mode has already asked Liveness whether the registration is a late copy.
+    The handler does not check for late copies: class Liveness has done this before the handler is called.
     """
     sender = Sender()
     sender.register(counter=5, perm=6)
@@ -368,8 +377,8 @@ def test_topics_absent_from_a_body_stay_unless_the_setting_removes_them() -> Non
 
 
 def test_regression_delete_topic_with_broker_registration_spares_the_others_on_an_increment() -> None:
-    # RocketMQ 5.1.4 and later delete all other topics of the broker, because an increment contains only one
-    # topic.
+    # With this setting, a registration deletes each of the broker's topics that it does not contain. An
+    # increment contains only one topic, so in RocketMQ 5.1.4 and later it deletes all other topics.
     sender = Sender(settings=NamesrvSettings(delete_topic_with_broker_registration=True))
     sender.register(topics=("t1", "t2", "t3"))
     sender.register(counter=2, topics=("t2",))
@@ -377,9 +386,8 @@ def test_regression_delete_topic_with_broker_registration_spares_the_others_on_a
 
 
 def test_regression_lost_increment_is_repaired_by_the_next_full_registration() -> None:
-    # In RocketMQ, the next increment that arrives advances the version of the broker that the nameserver
-    # stores. Then the nameserver skips every full registration of this version, so the lost topic stays
-    # missing.
+    # In RocketMQ, the next increment raises the broker's data version at the nameserver. The nameserver then
+    # ignores full registrations with this version, so the lost topic stays missing.
     sender = Sender()
     sender.register(topics=("t1", "t2"), counter=1)
     # The increment with counter=2 would have created t3, but it is lost. The increment with counter=3 creates
@@ -417,8 +425,8 @@ def test_first_registration_with_one_topic_is_accepted_and_incomplete() -> None:
 
 
 def test_regression_registration_above_the_frame_limit_arrives_compressed_or_split() -> None:
-    # Without compression, the body of 60,000 topics is larger than 16 MiB, so RocketMQ's brokers cannot
-    # register it.
+    # Without compression, a body with 60,000 topics is larger than the frame limit of 16 MiB, so RocketMQ's
+    # brokers cannot register these topics.
     names = tuple(f"topic-{i:060d}" for i in range(60_000))
     sender = Sender()
     code, header, body, version = registration(topics=names, compressed=True)
@@ -646,7 +654,7 @@ def test_filter_servers_null_keeps_and_empty_removes() -> None:
     assert sender.route("t1").filter_server_table == {}
 
 
-# -- the other requests -----------------------------------------------------------------------------------
+# -- requests that are neither registrations nor route queries -----------------------------------
 
 
 def test_cluster_info_lists_slaves_without_routes_too() -> None:
@@ -850,7 +858,7 @@ def test_no_request_without_arguments_raises(code: int, body: bytes) -> None:
     assert sender.ask(code, {}, body).code in (0, 1, 17, 22)
 
 
-# -- commands that depend on earlier states, and history ------------------------------------------------
+# -- commands that are valid only for one state of the table, and history ------------------------------
 
 
 def test_command_about_something_absent_names_the_table_revision() -> None:

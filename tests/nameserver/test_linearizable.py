@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.one_core, pytest.mark.timeout(180)
 
 MEMBERS = 3
 ROUNDS = 300
-#: Maximum seconds until a read is refused. The contract allows 2.5 s; a busy machine needs more.
+#: Maximum seconds until a read is refused. A member refuses after 2.5 s, but a busy machine adds delays.
 REFUSED_WITHIN_S = 4.0
 NAME, BROKER_ADDR = "broker-a", "10.0.0.1:10911"
 
@@ -68,7 +68,7 @@ def read_request(topic: str) -> RemotingCommand:
 
 
 def value_of(answer: RemotingCommand) -> int | None:
-    """Return the value that a successful read returned."""
+    """Return the value in the answer to a read, or None if the topic does not exist."""
     if answer.code == ResponseCode.TOPIC_NOT_EXIST:
         return None
     (queues,) = decode_route(answer.body).queue_datas
@@ -147,7 +147,7 @@ def test_requests_of_one_segment_are_answered_in_order_behind_one_barrier(cluste
         answers = list(answers_of(connection, len(sent)))
     assert [answer.opaque for answer in answers] == [command.opaque for command in sent]
     assert [value_of(answer) for answer in answers] == [7, 8, 7, 7, 8] * 20
-    # TCP may split the requests into up to five segments. Each segment needs its own barrier.
+    # TCP may split the requests into up to five segments. Each segment needs its own read barrier.
     assert 1 <= figure(reader, "barriers") - before <= 5
 
 
@@ -183,7 +183,7 @@ def test_a_stopped_leader_delays_reads_but_never_makes_them_stale(cluster: Clust
                 target=lambda: answers.append(late.invoke(leader.listen, read_request("T"), timeout_s=20.0))
             )
             reader.start()
-            time.sleep(0.05)  # the query must arrive before the leader resumes; no event shows this
+            time.sleep(0.05)  # the query must arrive before the leader resumes; no event shows its arrival
         reader.join(CONDITION_S)
     (answer,) = answers
     assert refused(answer) or value_of(answer) == 2
@@ -235,8 +235,8 @@ def test_every_read_of_the_table_follows_the_freshness_and_nothing_else_does(clu
         begun = time.monotonic()
         over_http = pool.map(lambda path: alone.get(path)[0], [*linearizable, *local])
         with socket.create_connection((host, int(port)), timeout=CONDITION_S) as connection:
-            # Send the configuration query over another connection. After the refused route query, this
-            # connection closes.
+            # Do not send the configuration query here: the member closes this connection after it has refused
+            # the route query.
             connection.sendall(b"".join(command.encode() for command in sent[:-1]))
             refusals = list(answers_of(connection, len(reads)))
         with socket.create_connection((host, int(port)), timeout=CONDITION_S) as connection:
@@ -249,7 +249,7 @@ def test_every_read_of_the_table_follows_the_freshness_and_nothing_else_does(clu
 
 
 class Recorder:
-    """A recorder that runs callers in separate threads and records the history of their calls."""
+    """Callers in separate threads, and the recorded history of their calls."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -308,7 +308,7 @@ def test_a_concurrent_history_with_killed_leaders_is_linearizable(cluster: Clust
                 caller=f"write at {member.number}",
             )
         )
-        time.sleep(random.uniform(0, 0.01))  # fewer calls, so that the checker ends sooner
+        time.sleep(random.uniform(0, 0.01))  # fewer calls, so that the check of the history ends sooner
 
     def read(client: BlockingClient, to: Recorder) -> None:
         topic, member = random.choice(topics), random.choice(cluster.members)

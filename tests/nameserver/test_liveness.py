@@ -1,4 +1,4 @@
-"""Tests of Liveness: connections of brokers, leases and the clock of one process."""
+"""Tests of class Liveness, which knows the connections and leases of a nameserver's brokers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def at_revision(revision: int | None):  # type: ignore[no-untyped-def]
 
 
 def contact_of(liveness: Liveness) -> Contact:
-    """Return the contact of broker A, which Liveness must know."""
+    """Return the contact of broker A; fail if Liveness has none."""
     contact = liveness.contact(A)
     assert contact is not None
     return contact
@@ -150,7 +150,7 @@ def test_record_that_a_former_process_left_goes_with_its_older_connection(*, end
     liveness.registering(A, ONE)
     liveness.registering(A, TWO)
     liveness.closed(TWO, by_us=False, revision_of=at_revision(7))
-    liveness.registering(A, ONE)  # this message is late; the former process sent it
+    liveness.registering(A, ONE)  # a late message of the broker's former process
     if ends_first:
         assert liveness.closed(ONE, by_us=False, revision_of=at_revision(None)) == ()
         liveness.registered(A, ONE, revision=9)
@@ -330,7 +330,7 @@ def test_what_is_remembered_of_brokers_that_went_is_bounded(monkeypatch: pytest.
     liveness.closed(TWO, by_us=False, revision_of=at_revision(7))
     check(liveness)
     assert known(liveness) == [A, *keys[2:]]
-    liveness.heard(B, THREE)  # a broker without a connection also counts
+    liveness.heard(B, THREE)  # a broker without a connection counts towards the limit, too
     check(liveness)
     assert known(liveness) == [A, *keys[3:], B]
     liveness.forget(B)
@@ -412,7 +412,7 @@ LivenessMachine.TestCase.settings = settings(max_examples=60, stateful_step_coun
 TestLivenessMachine = pytest.mark.slow(LivenessMachine.TestCase)
 
 
-# Late copies of registrations. A late copy has an older data version than the broker's record.
+# Late copies: delayed registrations whose data version is older than that of the broker's record.
 
 
 @pytest.mark.parametrize(
@@ -438,8 +438,8 @@ def test_a_registration_is_a_late_copy_if_its_version_is_contained_in_the_listed
     assert liveness.is_late(A, ONE, version=version, listed=LISTED) is late
 
 
-# Each case has a list of registrations, and True if the last one is a late copy. A registration is a tuple:
-# seconds since the previous registration, connection, version.
+# Each case has a list of registrations, and True if the last registration is a late copy. A registration is a
+# tuple: seconds since the previous registration, connection, version.
 @pytest.mark.parametrize(
     ("steps", "late"),
     [
@@ -447,14 +447,14 @@ def test_a_registration_is_a_late_copy_if_its_version_is_contained_in_the_listed
         ([(0, ONE, OLD), (5, ONE, OLD)], False),
         ([(0, ONE, OLD), (4.75, ONE, OLD)], True),
         ([(0, ONE, OLD), (2, ONE, OLD), (2, ONE, OLD), (2, ONE, OLD)], False),
-        ([(0, ONE, OLD), (30, TWO, OLD)], False),  # each over the broker's newest connection
+        ([(0, ONE, OLD), (30, TWO, OLD)], False),  # each arrives over the broker's newest connection
         ([(0, ONE, OLD), (10, TWO, LISTED), (30, ONE, OLD)], True),
         ([(0, ONE, OLD), (10, ONE, LISTED), (30, ONE, OLD)], True),
         ([(0, ONE, OLD), (10, ONE, LISTED), (30, ONE, OLD), (30, ONE, OLD)], False),
         ([(0, TWO, OLD), (30, ONE, OLD)], True),
         ([(0, TWO, OLD), (30, ONE, OLD), (1, TWO, OLD)], False),
         ([(0, TWO, LISTED), (0, ONE, OLD), (30, TWO, OLD)], True),
-        # A registration with a third version arrives between two with the version OLD.
+        # A registration of a third version arrives between two registrations of the version OLD.
         ([(0, ONE, OLD), (10, ONE, DataVersion(counter=1)), (10, ONE, OLD)], True),
         ([(0, ONE, OLD), (10, ONE, DataVersion(counter=9)), (10, ONE, OLD)], True),
     ],

@@ -1,4 +1,7 @@
-"""A nameserver on a system that can start no further thread goes on, and says what it could not do."""
+"""A nameserver continues to run if the system cannot start another thread.
+
+It reports each task that it could not do for lack of a thread.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ WHY = "no thread can be started: can't start new thread"
 
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Return a set of the beginnings of threads' names; a test adds the threads that cannot be started."""
+    """Return a set to which a test adds prefixes of thread names.
+
+    Afterwards, no thread whose name has such a prefix can be started.
+    """
     names: set[str] = set()
     start = threading.Thread.start
 

@@ -1,6 +1,6 @@
-"""Tests of files that are not regular, far too large, or of a newer release.
+"""Tests of files that a nameserver cannot read: special files, very large files, or files of a newer release.
 
-The nameserver ends and prints only one line, which names the file.
+In each case, the nameserver ends and prints only one line, which names the file.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def raft_data(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     (address,) = free_addresses(1)
     folder = tmp_path_factory.mktemp("raft")
     with server("nameserver", folder, "--mode", "raft", "--raft", address, "--peers", address):
-        pass  # it has founded its group
+        pass  # the member has created its group and written its files
     return address, folder / "data"
 
 

@@ -1,6 +1,6 @@
-"""Tests of the permissions that an operator sets by requests 205 and 327.
+"""Tests of requests 205 and 327, by which an operator removes and restores a broker's write permission.
 
-The broker continues to register meanwhile. The tests run in both modes.
+The broker continues to register after these requests. The tests run in both modes.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def test_permission_that_an_operator_set_survives_an_increment_and_the_report_af
     assert nameserver.perms(broker, "T1", "T2") == [set_to, set_to]
     nameserver.register(broker, 2, T3=said)
     nameserver.register(broker, 2, T1=said, T2=said, T3=said)
-    # In RocketMQ 5.3.3, the result is the same. T3 was registered after the operator's change, so T3 has the
-    # broker's value.
+    # T3 was registered after the operator's change, so it has the permission that the broker sent. RocketMQ
+    # 5.3.3 gives the same result.
     assert nameserver.perms(broker, "T1", "T2", "T3") == [set_to, set_to, said]
 
 

@@ -1,6 +1,6 @@
 """A member's journal stays short.
 
-This is necessary because a restarted member applies its journal before it serves.
+A restarted member first applies its whole journal, so a long journal would delay its first answers.
 """
 
 from __future__ import annotations

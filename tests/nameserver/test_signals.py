@@ -26,10 +26,7 @@ ATTEMPTS = 5
 
 
 class Busy:
-    """A nameserver that is busy for 2.5 s.
-
-    It works on a change that waits for a leader.
-    """
+    """A nameserver that does not end for 2.5 s after a signal, because a change waits for a leader."""
 
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
         self.process = process
@@ -79,7 +76,7 @@ def busy(tmp_path: Path) -> Iterator[Busy]:
         try:
             with socket.create_connection((host, int(port)), timeout=CONDITION_S) as client:
                 client.sendall(change.encode() + question.encode())
-                assert client.recv(1)  # it answers the question, so the change before has arrived
+                assert client.recv(1)  # this answer shows that the nameserver has read the change, too
                 yield Busy(process, log)
         finally:
             process.kill()
@@ -92,9 +89,9 @@ def busy(tmp_path: Path) -> Iterator[Busy]:
 def test_a_repeat_of_the_signal_within_a_second_changes_nothing(
     tmp_path: Path, second: signal.Signals
 ) -> None:
-    """If the same signal arrives twice within a second, the second signal must do nothing.
+    """A second signal within a second of the first signal must do nothing.
 
-    Supervisors signal a process and also its process group.
+    Some supervisors signal a process and then its process group, so one stop request arrives as two signals.
     """
     for attempt in range(ATTEMPTS):
         folder = tmp_path / str(attempt)
@@ -106,7 +103,7 @@ def test_a_repeat_of_the_signal_within_a_second_changes_nothing(
             server.process.send_signal(second)
             code = server.process.wait(CONDITION_S)
             if code == 0 or time.monotonic() - begun < 1.0:
-                break  # else the machine was slow, and 1 s may have passed: try again
+                break  # otherwise the second signal may have come after more than 1 s, so try again
     assert code == 0
     assert "exiting at once" not in server.log.read_text()
 

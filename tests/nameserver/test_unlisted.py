@@ -1,4 +1,8 @@
-"""A process remembers only a limited number of brokers that registered but are in no table."""
+"""A nameserver remembers only a limited number of brokers without a record in the route table.
+
+A broker has no record before its first registration is applied, and after its record was removed. Without the
+limit, a client could fill the memory with names of brokers.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,7 @@ def test_a_forgotten_name_that_registers_again_is_known_again(monkeypatch: pytes
     first, second = names(2)
     liveness.registering(first, ONE)
     liveness.registering(second, ONE)
-    liveness.registered(first, ONE, revision=4)  # the former proposal is applied later
+    liveness.registered(first, ONE, revision=4)  # the registration of ``first`` is applied only now
     liveness.registering(first, ONE)
     check(liveness)
     assert connected(liveness) == {first, second}
@@ -57,9 +61,9 @@ def test_a_forgotten_name_that_registers_again_is_known_again(monkeypatch: pytes
 def test_names_whose_records_are_gone_count_as_names_without_a_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A name whose record is gone counts as a name without a record.
+    """A broker whose record was removed counts towards the limit on brokers without a record.
 
-    In this test, a stranger registers and unregisters many names, one after the other.
+    Otherwise, a client could fill the memory if it registered and unregistered one broker after the other.
     """
     monkeypatch.setattr(liveness_module, "SPARE_MAX", 3)
     liveness = Liveness()
@@ -86,9 +90,9 @@ def test_names_of_many_connections_are_bounded_together(monkeypatch: pytest.Monk
 def test_older_connections_of_brokers_with_a_record_are_bounded_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The older connections of listed brokers are limited in total.
+    """A nameserver remembers only a limited number of older connections of all listed brokers.
 
-    In this test, a stranger registers the same listed broker over each of many connections.
+    In this test, a client registers the same listed broker over each of many connections.
     """
     monkeypatch.setattr(liveness_module, "SPARE_MAX", 3)
     liveness = Liveness()

@@ -1,7 +1,7 @@
-"""If bytes are no valid text or are nested too deeply, each decoder must raise its own error.
+"""Each decoder must raise its own error for bytes that are not UTF-8 or are nested too deeply.
 
-For such bytes, msgspec raises other exceptions than its own error class. A stranger can send such bytes in
-its first frame.
+For such bytes, msgspec raises exceptions that do not derive from its class ``MsgspecError``. Any client can
+send such bytes in its first frame, so an exception that no code catches would be dangerous.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def _hello(frame: bytes) -> object:
 
 
 def _longer(value: bytes) -> bytes:
-    """Return a short array with one more element, which is nested too deeply.
+    """Append an element that is nested too deeply to an encoded array.
 
-    Readers skip unknown elements, because a later version may add elements.
+    Decoders must skip elements that they do not know, because a newer release may append elements.
     """
     return bytes((value[0] + 1,)) + value[1:] + _DEEP
 

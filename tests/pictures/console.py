@@ -1,7 +1,7 @@
 """Program that makes the pictures of the console for README and docs.
 
-``python -m tests.pictures.console`` (``make pictures``) runs the program. The pictures show the page in a
-headless Chromium. The nameservers are real processes, and they hold different routes.
+``python -m tests.pictures.console`` (``make pictures``) runs the program. A headless Chromium shows the pages
+of real nameservers, which have different routes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.waiting import WITHIN_S
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "docs" / "console"
 WIDTHS: Final = (360, 768, 1280, 1920)
-#: For each picture: its name, the address of its page, and a text that the page shows when it is complete.
+#: For each picture: its name, the address of its page, and a text that the complete page has.
 PAGES: Final = (
     ("cluster", "#/", "of 8 brokers are not the same"),
     ("topics", "#/topics?contains=order", "orders-created"),
@@ -39,7 +39,7 @@ SHOWN: Final = 1280
 def drifted(folder: Path) -> Iterator[Server]:
     """Run three nameservers with different routes.
 
-    The second one lacks a broker, and the third one has an older registration of another broker.
+    The second nameserver lacks a broker. The third nameserver has an older registration of another broker.
     """
     https = free_addresses(3)
     found = [

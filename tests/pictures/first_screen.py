@@ -2,13 +2,12 @@
 
 ``python -m tests.pictures.first_screen`` prints medians of nine measurements, in ms:
 
-- the time of each answer that the first screen needs,
-- the time that the browser needs to show a page of two letters, without style or script,
-- the time from the browser's navigation to the first rows, and to all rows.
+- the time of each answer that the first screen needs
+- the time that the browser needs to show a page of two letters, without style or script
+- the time from the browser's navigation to the first row, and to all rows
 
 Each measurement begins when the browser is idle, because people open the console in a browser that is already
-running. A new window of Chromium needs about a second to load 400 files of its own, for the list below its
-address bar.
+running. A new Chromium is busy for about a second, because it loads 400 files of its own.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ PATHS: Final = (
     "/v1/topics?contains=orders-0&limit=100",
     "/v1/console/topics/orders-000007",
 )
-#: Script that returns two times in ms after navigation: the time when the page had its first row, and the
-#: time when it had all rows.
+#: Script that returns the times in ms from navigation to the page's first row, and to all rows.
 _SHOWN: Final = """() => new Promise((resolve) => {
   let begun = 0;
   const look = () => {
@@ -57,7 +55,7 @@ IDLE_S: Final = 0.015
 
 
 def await_idle() -> None:
-    """Wait until the programs that this process started are idle. The browser is one of these programs."""
+    """Wait until all programs that this process started, among them the browser, are idle."""
 
     def is_idle() -> bool:
         before = _used_s()

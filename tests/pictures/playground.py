@@ -1,4 +1,7 @@
-"""Program that makes the documents' pictures of the playground: ``python -m tests.pictures.playground``."""
+"""Program that makes the picture of the playground in the documents.
+
+The command is ``python -m tests.pictures.playground``.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from tests.browser import chromium, page_of
 FILE: Final = Path(__file__).resolve().parents[2] / "docs" / "playground.png"
 WIDTH, HEIGHT = 1440, 1220
 QUIET_MS = 12_000
-"""Milliseconds from the page's start to the partition; until then the timeline shows correct answers."""
+"""Milliseconds from the start to the partition. In this time, the timeline shows correct answers."""
 SEEN_MS = 5_000
 
 

@@ -1,4 +1,4 @@
-"""Fixture for tests of the transport on both kinds of event loop."""
+"""Fixture that runs tests of the transport on both kinds of event loop."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from tests.remoting.loops import Body, Run
 
 @pytest.fixture(params=["uvloop", "asyncio"])
 def run(request: pytest.FixtureRequest) -> Run:
-    """Return a function that runs a test's body on uvloop or asyncio; a test gets both, one after the other.
+    """Return a function that runs a test's body on an event loop.
 
-    The two loops read and write different numbers of bytes at once.
+    Each test runs twice: on uvloop and on asyncio.
+
+    The reason is that the two loops read and write different numbers of bytes at once.
     """
 
     def on_loop(body: Body) -> None:

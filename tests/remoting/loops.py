@@ -1,4 +1,4 @@
-"""Types of the fixture ``run``."""
+"""Types for tests that use the fixture ``run`` of conftest.py."""
 
 from __future__ import annotations
 

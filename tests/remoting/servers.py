@@ -1,4 +1,4 @@
-"""A server in this process, and a handler that sends each request back."""
+"""A server in this process, and a handler that answers with the request's body."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ def subscribed(**members: object) -> bytes:
 
 
 def subscribed_often(count: int, **members: object) -> bytes:
-    """Return a heartbeat of two groups, each with a number of equal subscriptions."""
+    """Return a heartbeat of two groups, each with ``count`` subscriptions."""
     subscriptions = [{"topic": f"t{number}"} | members for number in range(count)]
     return heartbeat(
         consumerDataSet=[{"groupName": name, "subscriptionDataSet": subscriptions} for name in "gh"]

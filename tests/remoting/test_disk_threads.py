@@ -1,4 +1,4 @@
-"""Threads for work that waits for the disk, on a system that sometimes cannot start another thread."""
+"""Tests of disk threads on a system that sometimes cannot start another thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests with frames recorded from RocketMQ's processes: decoded and encoded again, they are unchanged."""
+"""Tests with frames recorded from RocketMQ's programs: decoding and encoding give the same bytes again."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_frames_encode_to_the_recorded_bytes_again(path: Path) -> None:
         frame = split(data)
         header = decode_header(frame.header, frame.codec)
         again = encode_header(header, frame.codec)
-        if label.endswith("request of probe"):  # written by hand: only compare the decoded content
+        if label.endswith("request of probe"):  # a hand-made frame: compare only the decoded content
             assert decode_header(again, frame.codec) == header, label
             continue
         assert encode_frame(again, frame.body, codec=frame.codec) == data, label

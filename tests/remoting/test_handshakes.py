@@ -1,4 +1,4 @@
-"""Tests of handshakes in progress: if there are too many, the server drops some of them."""
+"""Tests of TLS handshakes in progress: if there are too many, the server breaks off some of them."""
 
 from __future__ import annotations
 

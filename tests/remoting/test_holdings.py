@@ -1,4 +1,4 @@
-"""Tests of the choice of connections that a server closes when all together hold too many bytes."""
+"""Tests of the choice of connections to close when all connections together hold too many bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_nobody_goes_while_the_sum_stays_within_the_bound() -> None:
 
 
 def test_the_largest_of_the_address_that_holds_most_goes_first() -> None:
-    """The largest single connection stays: many smaller connections of one host hold more together."""
+    """The largest single connection stays, because several connections of another host hold more together."""
     holdings = held(("innocent/1", 300), *((f"many/{n}", 100 + 3 * n % 7) for n in range(7)))
     assert holdings.exceeded
     assert holdings.largest() == ["many/2", "many/4"]

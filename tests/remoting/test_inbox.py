@@ -1,4 +1,4 @@
-"""Tests of a server's decisions about the bytes of a peer, without a socket."""
+"""Tests of the inbox, which splits the bytes of a peer into requests, without a socket."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ def frame(code: int, opaque: int) -> bytes:
 
 
 class Fast:
-    """A fast path that answers each frame of :data:`KNOWN` in three parts.
+    """A fake fast path, which answers each frame of :data:`KNOWN` in three parts.
 
-    While ``number`` is not 0, the fast path answers nothing and says that requests must wait.
+    A server's fast path answers known requests without parsing them. While ``number`` is not 0, this fast
+    path answers nothing and says that requests must wait.
     """
 
     def __init__(self) -> None:

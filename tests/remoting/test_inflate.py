@@ -19,7 +19,7 @@ METHODS = [pytest.param(0, id="zlib of 4.9"), pytest.param(ZLIB, id="zlib"), LZ4
 
 
 def zstd_unsized(body: bytes) -> bytes:
-    """Compress as Java's ZstdOutputStream does: the zstd header does not contain the size of the content."""
+    """Compress as Java's ZstdOutputStream does, without the size of the content in the header."""
     return zstandard.ZstdCompressor(write_content_size=False).compress(body)
 
 

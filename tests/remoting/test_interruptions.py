@@ -1,7 +1,7 @@
-"""Interruptions of one caller of the blocking client must not harm other callers on the same connection.
+"""Tests that an interrupted caller of the blocking client does not harm other callers on its connection.
 
-Examples of interruptions are KeyboardInterrupt and a greenlet's timeout. The client must not send a request
-behind a frame that was cut off. The other callers must still get their answers.
+Examples of interruptions are KeyboardInterrupt and a greenlet's timeout. After a partly sent frame, the
+client must send no request on the same connection. The other callers must still get their answers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from routekeeper.remoting.frame import FrameDecoder
 from routekeeper.remoting.transport.blocking import BlockingClient
 from tests.waiting import in_thread, wait_until
 
-#: More bytes than the send buffer of a socket may hold, so a sender waits for the peer.
+#: More bytes than the send buffer of a socket can hold, so that a sender has to wait for the peer.
 LARGE = b"x" * (8 << 20)
 
 
@@ -32,7 +32,7 @@ def request(body: bytes, *, oneway: bool = False) -> RemotingCommand:
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """Return a listening socket; its connections receive only as much as the test reads."""
+    """Return a listening socket whose small buffer makes senders wait until the test reads."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.bind(("127.0.0.1", 0))
@@ -48,7 +48,7 @@ def addr(listener: socket.socket) -> str:
 
 @pytest.fixture
 def interrupt() -> Iterator[Callable[[], None]]:
-    """Return a function for other threads, which raises KeyboardInterrupt in the test's own thread."""
+    """Return a function by which another thread raises KeyboardInterrupt in the test's own thread."""
     own = threading.get_ident()
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -67,7 +67,7 @@ def wait_until_inside(thread: int, function: str) -> None:
 
 
 class Reader:
-    """Reads requests from one connection of a server."""
+    """The server's side of one connection, from which a test reads requests."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

@@ -80,9 +80,9 @@ async def test_brokers_that_send_more_than_may_be_held_are_all_answered() -> Non
 
 @pytest.mark.usefixtures("run")
 async def test_strangers_that_never_finish_their_frames_hold_up_no_broker_for_long() -> None:
-    """The strangers' unfinished frames use up the limit for large frames; then the strangers send nothing.
+    """A host must not lock out brokers with large frames that it never finishes.
 
-    Brokers must still be served.
+    Its unfinished frames use up the limit for large frames, and then it sends nothing.
     """
     async with serving(**BOUNDS) as (server, addr), contextlib.AsyncExitStack() as stack:
         for _ in range(8):

@@ -1,4 +1,4 @@
-"""Tests of a start that fails: no resolver answers for the name in a listen address or advertised address.
+"""Tests of a start that fails because no resolver answers for the name in an address of the server.
 
 The program must print one line and end.
 """

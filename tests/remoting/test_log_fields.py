@@ -1,4 +1,4 @@
-"""Tests of log lines in JSON: a line holds values as named fields, even if a stranger chose the values."""
+"""Tests of log lines in JSON: each value is a named field, even if a client chose the value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the options for level and format of the log, in both servers; the level can change at run time."""
+"""Tests of the options for the log's level and format, and of a change of the level at run time.
+
+The tests run with both servers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of log lines: each event gives one line, even if a stranger chose its values."""
+"""Tests of log lines: each event gives one line, even if a client chose its values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of JSON registrations of many topics: reading them in steps gives the same as reading at once."""
+"""Tests that JSON registrations of many topics give the same result when they are read in steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from routekeeper.remoting.route import TopicConfig
 from routekeeper.remoting.steps import finish
 from tests.registrations import read_registration
 
-#: Maximum seconds of each step. Here a step takes about a tenth of this time, so slow machines pass, too.
+#: Maximum seconds of each step. A step usually takes about a tenth of this time, so that slow machines pass,
+#: too.
 STEP_S = 0.02
 
 
@@ -52,7 +53,7 @@ def request(body: bytes) -> Request:
 
 @pytest.mark.slow
 def test_no_step_of_the_largest_registration_in_json_takes_long() -> None:
-    """Compare the third-longest step with the limit, because other processes may delay one or two steps."""
+    """Compare the third-longest step with the limit: other processes may delay one or two steps."""
     steps = decoding_registration(request(long_body(75_000)))
     took: list[float] = []
     while True:

@@ -1,4 +1,4 @@
-"""If a DNS server does not answer, this delays no other request, no event loop, no close and no exit."""
+"""Tests of look-ups without an answer: they must not delay other requests, the loop, a close or an exit."""
 
 from __future__ import annotations
 

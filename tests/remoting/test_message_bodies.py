@@ -1,4 +1,4 @@
-"""Encoding of messages, batches, properties, message ids and the JSON bodies of requests about them."""
+"""Tests of the encoding of messages, batches, properties, message ids and JSON bodies of requests."""
 
 from __future__ import annotations
 

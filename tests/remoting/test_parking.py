@@ -1,6 +1,7 @@
-"""Requests that wait for a read barrier; the server keeps them as received bytes.
+"""Tests of requests that wait for a read barrier; the server keeps them as received bytes.
 
-The requests of a connection keep their order, and each request waits for its own barrier.
+The requests of a connection keep their order. A request waits for the barrier that was current when it
+arrived.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ CONDITION_S = 10.0
 
 
 class Gate:
-    """Fast path on which requests of code 105 wait for read barrier ``number``, unless ``number`` is 0.
+    """A fake fast path: requests of code 105 wait for the read barrier ``number``, unless ``number`` is 0.
 
     The remark of an answer is the number of the barrier that let the request through.
     """
@@ -45,7 +46,7 @@ class Gate:
         return self.number if data.startswith(b'{"code":105,', position + 8) else 0
 
     def open(self, server: RemotingServer, number: int) -> None:
-        """Let requests for read barrier ``number`` through, as a nameserver does when the barrier passes."""
+        """Let requests for read barrier ``number`` through, as a nameserver does when it completes."""
         later, self.number, self.let_through = self.number, 0, number
         server.unpark(number)
         self.number, self.let_through = later, 0
@@ -94,8 +95,8 @@ async def serving() -> AsyncIterator[tuple[RemotingServer, Gate, Peer]]:
         return request.reply(ResponseCode.SUCCESS, remark=f"by {gate.let_through}")
 
     async with asyncio.TaskGroup() as group:
-        # A connection's time slice on the loop (turn) lasts one hour, so no slice ends between two requests
-        # of a test. Otherwise, on a slow machine, the second request could wait for a later barrier.
+        # Use a turn (time slice) of one hour, so that no turn ends between two requests of a test. Otherwise,
+        # on a slow machine, the second request could have to wait for a later barrier.
         server = RemotingServer(
             handlers={WAITS: answer, OTHER: answer}, group=group, fast_path=lambda: gate, turn_s=3600.0
         )
@@ -183,7 +184,7 @@ async def test_what_wakes_to_wait_again_keeps_the_order() -> None:
         peer.send((WAITS, 2))
         await parked(server, {1, 2})
         gate.number = 3
-        server.unpark(1)  # wakes request 1, but no barrier has passed: request 1 must now wait for barrier 3
+        server.unpark(1)  # no barrier completed, so request 1 must now wait for barrier 3
         await parked(server, {2, 3})
         server.unpark(2)
         gate.open(server, 3)

@@ -1,4 +1,4 @@
-"""Limits on the requests that a peer sends over a connection which our client opened.
+"""Tests of the limits on requests that a peer sends over a connection which our client opened.
 
 The peer may be hostile.
 """

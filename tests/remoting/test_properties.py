@@ -1,4 +1,4 @@
-"""Java's text format for properties: we must read and write it exactly as Java does."""
+"""Tests of Java's text format for properties: we must read and write it exactly as Java does."""
 
 from __future__ import annotations
 

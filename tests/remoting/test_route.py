@@ -175,7 +175,7 @@ def test_cluster_info_survives_encoding(datas: list[BrokerData]) -> None:
 
 
 def read(data: bytes, *, compressed: bool = False, version: int = 479, **limits: Any) -> PlainRegistration:
-    """Read a registration as a nameserver does; in the table of topics, copy each key to the topic's name."""
+    """Read a registration as a nameserver does, and copy the key of each topic to the topic's name."""
     found = read_registration(data, compressed=compressed, version=version, **limits)
     return msgspec.structs.replace(found, topics=named(found.topics))
 
@@ -545,7 +545,7 @@ def test_static_topics_of_a_large_broker_are_read() -> None:
 
 
 def incompressible(size: int, seed: int) -> str:
-    """Return text that zlib halves. A registration that shrinks more could exceed the ratio limit."""
+    """Return text that zlib only halves; better compressible text could exceed the ratio limit."""
     return random.Random(seed).randbytes(size // 2).hex()
 
 

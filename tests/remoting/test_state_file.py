@@ -1,4 +1,4 @@
-"""A state file whose writer may crash at any step, and the content that a reader finds afterwards."""
+"""Tests of a state file whose writer may crash at any step, and of the content that remains."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def storage(made: SimulatedDisk) -> Storage:
 def test_writer_that_ends_at_any_step_leaves_the_old_or_the_new_content(
     before: int, power: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The file holds the old or the new content, even if a second writer also crashes at any step."""
+    """The file has the old or the new content, even if the next writer crashes, too."""
     for first, second, seed in itertools.product(range(1, 20), (1, 4, 7, 9, 11), range(4 if power else 1)):
         made, random_seed = disk(seed), random.Random(seed)
         for number in range(1, before + 1):

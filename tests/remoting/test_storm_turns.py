@@ -1,4 +1,4 @@
-"""While many brokers register, connections get turns (time slices) on the event loop in a fair order.
+"""Tests that connections get turns (time slices) in a fair order while many brokers register.
 
 The clock is simulated.
 """
@@ -33,7 +33,7 @@ class Poll:
 
 
 class Peer:
-    """One connection with equal requests; each request occupies the loop for ``takes_s`` seconds."""
+    """One connection whose requests each occupy the loop for ``takes_s`` seconds."""
 
     def __init__(
         self, poll: Poll, seen: list[str], name: str, *, takes_s: float, request_bytes: int = 65_000

@@ -1,4 +1,7 @@
-"""Hashes of long tags equal Java's, and take little time: a stranger chooses the length of a tag."""
+"""Tests that hashes of long tags equal Java's, and that they take little time.
+
+Any client may send tags of any length.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A port with TLS: its three modes, and handshakes that never end.
+"""Tests of a port with TLS: its three modes, and handshakes that never end.
 
 Requests and limits on a port with TLS are the same as on a port without TLS.
 """
@@ -376,7 +376,8 @@ async def test_a_storm_of_handshakes_delays_a_bystander_by_turns_only() -> None:
             begun = len(server.tls.handshakes)
             most = max(most, begun - before)
         # The fastest machine needs 0.5 ms for a handshake, so at most 6 handshakes fit into one turn of
-        # 3 ms. The bystander's request may wait for 25 turns.
+        # 3 ms. A request
+        # of the other client (the bystander) may wait for 25 turns.
         assert most <= 150, "handshakes that one request of a bystander waited for"
 
 

@@ -1,6 +1,6 @@
-"""A client that keeps asking for a TLS renegotiation: the TLS library answers each attempt with an alert.
+"""Tests of a client that asks for TLS renegotiation again and again; each attempt is answered by an alert.
 
-The library sends these alerts even if the client sends no request.
+The TLS library sends these alerts even if the client sends no request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Settings of TLS: RocketMQ's properties file, command-line flags, and their combination."""
+"""Tests of TLS settings: RocketMQ's properties file, command-line flags, and their combination."""
 
 from __future__ import annotations
 

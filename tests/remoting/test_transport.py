@@ -1,4 +1,4 @@
-"""The server and both clients over real sockets, and the session that they share."""
+"""Tests of the server and both clients over real sockets, and of the session that the clients use."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_session_has_places_for_pulls_and_places_for_other_requests() -> None:
         session.start(request(310), now=0.0, timeout_s=3.0)
     with pytest.raises(TooManyRequests, match="2 requests wait"):
         session.start(request(310), now=0.0, timeout_s=3.0)
-    # After each kind of end, a pull must no longer count.
+    # A pull that has ended in any of these three ways must no longer count.
     session.receive(RemotingCommand(code=0, opaque=first, flag=FLAG_RESPONSE, ext_fields={}).encode())
     session.forget(second)
     assert session.expire(1.0) == [third]
@@ -172,7 +172,7 @@ async def test_server_answers_each_kind_of_request_byte_by_byte() -> None:
         assert answers[2].remark == "ValueError: planted"
         assert answers[3].remark == " request type 99 not supported"
         writer.write(request(1, b"last").with_opaque(77).encode())
-        # The next answer is this one, so the oneway requests got none.
+        # The next answer belongs to this request, so the oneway requests got no answers.
         assert [answer.opaque for answer in await read_answers(reader, 1)] == [77]
         assert server.received.total == 0
         writer.close()
@@ -437,8 +437,8 @@ async def test_aio_client_serves_the_peer_and_tells_outcomes_apart() -> None:
 def test_request_behind_one_whose_deadline_has_come_is_answered() -> None:
     """Requests after a request whose deadline has passed must still be answered.
 
-    Code that reads the due time of a timer must expect that uvloop returns a handle without a due time if the
-    delay is below 0.5 ms.
+    For a delay below 0.5 ms, uvloop returns a timer handle without a due time. Code that reads the due time
+    must expect this.
     """
 
     async def main() -> None:
@@ -715,7 +715,7 @@ async def test_answer_too_large_for_a_frame_becomes_an_error() -> None:
 async def test_server_goes_on_after_an_answer_that_fits_no_header(
     codec: HeaderCodec, ext: dict[str, str], *, later: bool
 ) -> None:
-    """A broker forwards answers from one client to another, so a client chooses an answer's arguments."""
+    """A broker forwards answers between clients, so a client may choose arguments that fit no header."""
 
     async def soon(answer: RemotingCommand) -> RemotingCommand:
         await asyncio.sleep(0)

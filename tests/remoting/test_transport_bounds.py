@@ -1,4 +1,4 @@
-"""Limits on the memory, log lines and waiting times that peers can cause at a server, over real sockets."""
+"""Tests, over real sockets, of limits on memory, log lines and waiting times that peers can cause."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Peer:
         return found
 
     async def closed(self) -> bool:
-        """Read to the end of the connection; return True."""
+        """Read until the peer closes the connection; return True."""
         async with asyncio.timeout(CONDITION_S):
             try:
                 while True:
@@ -94,7 +94,7 @@ class Answering:
     """A handler whose answers are sent when the test calls :meth:`answer`.
 
     Args:
-        tasks: True: return a future, which the server awaits in a task. False: return a
+        tasks: True to return a future, which the server awaits in a task. False to return a
             :class:`DeferredReply`.
     """
 
@@ -178,8 +178,8 @@ class _Fields(msgspec.Struct):
 async def test_request_counts_the_same_before_and_after_its_texts_were_used() -> None:
     """When a request ends, the server must subtract the same size that it added when the request arrived.
 
-    Between these two events, the request's strings may grow in memory: a Python string keeps its UTF-8 form
-    from the first use of this form on.
+    Between these two events, the request's strings may grow in memory, because Python caches the UTF-8 form
+    of a string after its first use.
     """
 
     async def parse(connection: Connection, command: RemotingCommand) -> RemotingCommand:
@@ -215,7 +215,7 @@ async def test_connection_waits_until_half_of_its_bytes_are_answered() -> None:
 
 
 class Known:
-    """A fast path that knows the answer to one request."""
+    """A fake fast path (code that answers requests without parsing them) with the answer to one request."""
 
     starts: tuple[bytes, ...] = (b'{"code":105,',)
 
@@ -265,7 +265,10 @@ async def test_known_request_waits_behind_others_while_too_many_bytes_are_under_
 
 @pytest.mark.usefixtures("run")
 async def test_bytes_under_way_count_with_the_received_ones_of_all_connections() -> None:
-    """When the server has cut off a connection, the connection's unanswered requests no longer count."""
+    """Bytes of unanswered requests, too, count towards the limit for all connections together.
+
+    After the server has closed a connection, the connection's unanswered requests no longer count.
+    """
     handler = Answering(tasks=False)
     limits = ServerLimits(received_max=2 * MIB, under_way_max=MIB)
     async with serving({1: handler, 2: echo}, limits=limits) as (server, addr):

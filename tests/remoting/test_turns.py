@@ -1,4 +1,4 @@
-"""Length and order of the turns (time slices) that connections get on the loop; the clock is simulated."""
+"""Tests of the length and order of turns (time slices) on the loop, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from routekeeper.remoting.transport.turns import TURN_S, Turns
 
 
 class Loop:
-    """A simulated event loop: a clock that only requests advance, and callbacks for the next iteration."""
+    """A fake event loop: it runs callbacks, and its clock moves only when a test's request takes time."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -31,7 +31,7 @@ class Loop:
 
 
 class Asker:
-    """A connection with requests; each request occupies the loop for ``takes_s`` seconds."""
+    """A connection whose requests each occupy the loop for ``takes_s`` seconds."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ def test_one_who_asks_little_waits_for_one_turn_however_many_ask_much() -> None:
 def test_a_short_first_request_does_not_wait_for_the_first_requests_of_those_who_come_with_much() -> None:
     """All requests arrive at once, so no connection has used time of the loop yet.
 
-    Even so, only one large request may be handled before the small one.
+    Even so, only one large request may be handled before the small request.
     """
     loop, turns, seen, _ = made()
     hostile = [Asker(loop, turns, "much", seen, takes_s=4 * TURN_S, request_bytes=65_000) for _ in range(16)]
@@ -127,7 +127,10 @@ def test_a_short_first_request_does_not_wait_for_the_first_requests_of_those_who
 
 
 def test_who_comes_behind_others_is_let_in_before_they_get_their_turns() -> None:
-    """A listener accepts one connection in each iteration of the loop."""
+    """A new connection must not wait for the turns of all connections that came before it.
+
+    A listener accepts only one connection in each iteration of the loop.
+    """
     loop, turns, seen, _ = made()
     hostile = [Asker(loop, turns, "much", seen, takes_s=4 * TURN_S) for _ in range(16)]
     for one in hostile:

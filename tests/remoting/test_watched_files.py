@@ -1,4 +1,4 @@
-"""Files that are read again after they change; invalid content changes nothing."""
+"""Tests of files that are read again after they change; invalid content has no effect."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ NOT_REPEATED = {"--seeds": 1, "--seed": 1, "--workers": 1, "--keep-going": 0, "-
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
     if os.environ.get("PYTHONHASHSEED") != HASH_SEED:
-        # The order of a set of strings depends on Python's hash seed, and the order affects the run.
+        # A run depends on the order of sets of strings, which Python's hash seed determines.
         os.environ["PYTHONHASHSEED"] = HASH_SEED
         os.execv(sys.executable, [sys.executable, "-m", "tests.sim", *arguments])
     if options.planted:
@@ -129,7 +129,7 @@ def play(options: argparse.Namespace, arguments: list[str]) -> int:
 def interrupts() -> Iterator[list[int]]:
     """Handle Ctrl-C.
 
-    The first Ctrl-C ends the run after the present seed. A second Ctrl-C ends it at once.
+    The first Ctrl-C ends the run after the current seed. A second Ctrl-C ends the run at once.
     """
     noted: list[int] = []
 
@@ -146,7 +146,7 @@ def interrupts() -> Iterator[list[int]]:
 
 
 def plant(name: str, seeds: range) -> int:
-    """Print the first seed that catches a planted bug; return 1 if no seed does."""
+    """Print the first seed that catches a planted bug; return 0 if there is one, else 1."""
     planted: Planted = PLANTS[name]
     begun = time.monotonic()
     with pytest.MonkeyPatch.context() as patch:

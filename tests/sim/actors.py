@@ -1,6 +1,6 @@
-"""Brokers and clients that talk to the simulated nameservers.
+"""Simulated brokers and clients, which send requests to the simulated nameservers.
 
-The brokers and clients start, stop, and send repeated and late messages.
+They start and stop at any time, and send some messages twice or late.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Caller:
 
 
 class Actor:
-    """A host with connections to nameservers. The host has no event loop."""
+    """A host with connections to nameservers. Unlike a simulated nameserver, it has no event loop."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -101,7 +101,7 @@ class Actor:
     def caller(self, member: Member) -> Caller | None:
         """Return a connection to a nameserver; open it if necessary.
 
-        Return None if no connection is possible now.
+        Return None if the nameserver cannot be reached now.
         """
         known = self.callers.get(member.wire)
         if known is not None and not known.end.closed:
@@ -132,10 +132,7 @@ class Actor:
 
 
 class Broker(Actor):
-    """A broker that registers with all nameservers and changes its topics.
-
-    It stops in several ways and starts again.
-    """
+    """A broker that registers with all nameservers, changes its topics, stops, and starts again."""
 
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, f"broker-{number}")
@@ -164,7 +161,7 @@ class Broker(Actor):
     # -- start, end and restart of the broker
 
     def start(self, backup: tuple[DataVersion, dict[str, int]] | None = None) -> None:
-        """Start the broker's process at its usual address, with a backup or with an empty store."""
+        """Start the broker's process at its usual address, with the topics of a backup or with none."""
         clock = self.world.clock
         self.life += 1
         self.alive = True
@@ -219,9 +216,9 @@ class Broker(Actor):
         self.world.net.died(self, power=False)
 
     def restore(self, *, power: bool = False, late: bool = False) -> bool:
-        """End the process like :meth:`die`, and start it with the topics from before the last change.
+        """End the process like :meth:`die`, and start it with its topics from before their last change.
 
-        Return False if the broker is not running or there was no change.
+        Return False if the broker is not running or never changed its topics.
         """
         if not self.alive or self.backup is None:
             return False
@@ -239,13 +236,13 @@ class Broker(Actor):
         return any(to == restored and version in before for restored, before in self._went_back)
 
     def flap(self) -> None:
-        """Reset most connections; the next heartbeat opens new ones."""
+        """Reset most connections. The next heartbeat opens new connections."""
         for caller in self.callers.values():
             if self.world.clock.rng.random() < 0.7:
                 caller.end.abort()
 
     def lose(self, members: Iterable[Member]) -> None:
-        """Reset the connections to some members; the next heartbeat opens new ones."""
+        """Reset the connections to some members. The next heartbeat opens new connections."""
         for member in members:
             caller = self.callers.get(member.wire)
             if caller is not None:
@@ -279,11 +276,11 @@ class Broker(Actor):
                 self.register_at(member)
 
     def register_at(self, member: Member, topics: dict[str, int] | None = None) -> None:
-        """Register at one member, with all topics unless other topics are given."""
+        """Register ``topics`` at one member, or all topics of the broker if ``topics`` is None."""
         request = self._register(topics)
         self.call(member, request, lambda answer: None)
         if self.world.clock.rng.random() < 0.05:
-            self.call(member, request, lambda answer: None)  # a duplicate request must do no harm
+            self.call(member, request, lambda answer: None)  # send some requests twice, which must do no harm
 
     def _told(self, life: int, member: Member, answer: Answer | None) -> None:
         unchanged = answer is not None and answer.ext_fields.get("changed") == "false"
@@ -307,10 +304,7 @@ class Broker(Actor):
             self.register_at(member, only)
 
     def change_all_topics(self) -> None:
-        """Change many topics and register them at once.
-
-        There are more topics than a member handles in one step.
-        """
+        """Change more topics than a member handles in one step, and register them at once."""
         rng = self.world.clock.rng
         self.backup = self.version, dict(self.topics)
         self.topics |= {f"{self.broker_name}-s{n}": rng.randint(1, 16) for n in range(rng.randint(3, 9))}
@@ -332,9 +326,9 @@ class Broker(Actor):
     def change_behind_a_late_link(self, wait: float) -> bool:
         """Register with one member over a delayed link, then change topics and register with all members.
 
-        The other members know the change before the delayed registration arrives. In half of the cases the
-        delayed link is closed, so the member gets the change over a new link. Return False if the broker is
-        not running or has no link.
+        So the other members know the change before the delayed registration arrives. In half of the cases,
+        the delayed link is closed, and the member gets the change over a new link. Return False if the broker
+        is not running or has no link.
         """
         clock, rng = self.world.clock, self.world.clock.rng
         linked = [known for known in self.callers.values() if not known.end.closed]
@@ -401,7 +395,7 @@ def _registration(
 
 
 class Admin(Actor):
-    """An administrator's tool that changes brokers' entries without the brokers, over its own connections.
+    """An administrator's tool that changes entries of brokers over its own connections.
 
     It unregisters brokers, deletes and puts their topics, and changes their write permission.
     """
@@ -463,7 +457,8 @@ def _put_topic(topic: str, broker_name: str, queues: int) -> Request:
 class Client(Actor):
     """A client that reads and writes a few KV values and a few topics, through any nameserver.
 
-    It records the answers. The value of a topic is the number of its queues at each broker name.
+    It records the answers for the check of the history. The value of a topic is the number of its queues at
+    each broker name.
     """
 
     KEYS = ("x", "y", "z")
@@ -518,7 +513,8 @@ class Client(Actor):
         elif kind < 0.85:
             self._drop_topic(member, topic, then)
         else:
-            # Delete the topic directly after the put. The other member may not have applied the put yet.
+            # Delete the topic directly after the put, through another member. The other member may not have
+            # applied the put yet.
             other = rng.choice(self.world.members)
             self._put_topic(member, topic, lambda: self._drop_topic(other, topic, then))
 
@@ -647,9 +643,9 @@ class Client(Actor):
 
 
 class Dropper(Client):
-    """A client that puts a topic at one member and deletes the topic at another member.
+    """A client that puts a topic at one member, and at once deletes it at another member.
 
-    The other member may not have applied the put yet.
+    This other member may not have applied the put yet.
     """
 
     def act(self, member: Member, then: Callable[[], None]) -> None:
@@ -699,8 +695,8 @@ class Register:
 
         The caller must use each number only once.
         """
-        # A later registration has a larger counter but an earlier timestamp. So no version is greater than
-        # another version in both fields, and a nameserver never ignores a registration as a late copy.
+        # A later registration has a larger counter but an earlier timestamp. So no version is greater in both
+        # fields, and a nameserver never ignores a registration as a late copy.
         version, topics = DataVersion(counter=queues, timestamp=2**40 - queues), {self.name: queues}
         self.said[version] = topics
         identity = {
@@ -715,7 +711,7 @@ class Register:
 class Registrant(Client):
     """A client that writes registers at the same time as other writers, each time with another value."""
 
-    INSISTS = 0.0  # it sends no value twice
+    INSISTS = 0.0  # send no value twice
     PERIOD_S = 0.6
 
     def _again(self) -> None:

@@ -2,9 +2,9 @@
 
 A run spends most of its CPU time in this module, so the module does as little work per event as possible.
 
-Each process has its own event loop. A turn is one pass of this loop. The loop of a paused process does not
-run; the loop of a killed process never runs again. Arriving messages wait in the loop's inbox, like bytes in
-a socket buffer. As with asyncio, a process that wakes late first reads waiting messages, and then runs due
+A turn is one pass of a process's event loop. The loop of a paused process does not run, and the loop of a
+killed process never runs again. Arriving messages wait in the loop until its next turn, like bytes in a
+socket buffer. As with asyncio, a process that wakes late first reads waiting messages, and then runs due
 timers.
 """
 
@@ -25,7 +25,7 @@ from typing import Any, TypeAlias, TypeVar
 
 _T = TypeVar("_T")
 _Arrival: TypeAlias = tuple[Callable[..., object], tuple[Any, ...]]
-"""Function that is called in a process when a message arrives, and the function's arguments."""
+"""A function, and its arguments. A process calls the function when a message arrives."""
 
 TURN_LEAST_S = 2e-5
 TURN_SPREAD_S = 1.8e-4
@@ -70,7 +70,7 @@ class Clock:
         """Let at most ``seconds`` pass. Stop and return True as soon as ``until`` returns True.
 
         Args:
-            stop: Time also stops as soon as this list is not empty.
+            stop: A list. Time also stops as soon as it is not empty.
         """
         end = self.now + seconds
         heap, note = self._heap, self._played.append
@@ -113,9 +113,9 @@ class Clock:
 
 
 class _Future(asyncio.Future[Any]):
-    """A future whose hash is a number and not an address.
+    """A future whose hash is its number and not its memory address.
 
-    So a set of waiters has the same order in every run.
+    So a set of futures has the same order in every run of a seed.
     """
 
     _numbers = itertools.count()
@@ -132,9 +132,9 @@ class _Future(asyncio.Future[Any]):
 
 
 class _Task(asyncio.Task[Any]):
-    """A task whose hash is a number and not an address.
+    """A task whose hash is its number and not its memory address.
 
-    So a set of tasks has the same order in every run.
+    So a set of tasks has the same order in every run of a seed.
     """
 
     _numbers = itertools.count()
@@ -151,19 +151,13 @@ class _Task(asyncio.Task[Any]):
 
 
 def restart_numbers() -> None:
-    """Reset the counters of hash numbers before a run.
-
-    Then a process can repeat a run exactly.
-    """
+    """Reset the numbers of futures and tasks before a run, so that a process can repeat a run exactly."""
     _Future._numbers = itertools.count()
     _Task._numbers = itertools.count()
 
 
 class _Handle(events.Handle):
-    """A handle like asyncio's, but without a context.
-
-    This saves time, and no code here uses contexts.
-    """
+    """A handle like asyncio's, but without a context, because contexts take time and are not needed here."""
 
     __slots__ = ()
 
@@ -206,7 +200,7 @@ class Loop(base_events.BaseEventLoop):
     # -- calls from outside the process
 
     def deliver(self, call: Callable[..., object], *arguments: Any) -> None:
-        """Queue an arriving message. The next turn of the process calls the function."""
+        """Let the next turn of the process call a function, which receives an arriving message."""
         if not self.dead:
             self._ready.append((call, arguments))
             if self._turn_at == math.inf:
@@ -226,7 +220,7 @@ class Loop(base_events.BaseEventLoop):
         return self._clock.now < self.paused_until
 
     def run_inside(self, call: Callable[[], _T]) -> _T:
-        """Call a function as if it was code of this process."""
+        """Call a function as code of this process."""
         before = self._enter()
         try:
             return call()
@@ -234,7 +228,7 @@ class Loop(base_events.BaseEventLoop):
             self._leave(before)
 
     def _enter(self) -> asyncio.AbstractEventLoop | None:
-        """Make this event loop the running one; return the loop that was running before."""
+        """Make this event loop the running loop; return the loop that was running before."""
         before = events._get_running_loop()
         events._set_running_loop(self)
         return before
@@ -250,7 +244,7 @@ class Loop(base_events.BaseEventLoop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
 
     def bury(self) -> None:
-        """Release the pending work of the dead process at the end of a run."""
+        """Release the pending work of a killed process at the end of a run."""
         for task in self._left:
             coroutine = task.get_coro()
             if coroutine is not None:
@@ -280,9 +274,9 @@ class Loop(base_events.BaseEventLoop):
             self._take_turn()
 
     def _take_turn(self) -> None:
-        """Run a turn, and mostly also the callbacks that became ready in this turn.
+        """Run a turn, and usually also the callbacks that become ready in this turn.
 
-        Sometimes (see :data:`AT_ONCE`), these callbacks run later, after other events.
+        With the probability 1 - :data:`AT_ONCE`, these callbacks run later, after other events.
         """
         clock = self._clock
         chance = clock.rng.random
@@ -305,8 +299,8 @@ class Loop(base_events.BaseEventLoop):
     def _set_alarm(self) -> None:
         """Set the wake-up for the first timer, unless an earlier wake-up is set already.
 
-        Most timers are replaced by later timers before they are due. The wake-up is not moved at such a
-        replacement, because each move would cost an event.
+        Code usually replaces a timer by a later timer before it is due. This does not change the wake-up,
+        because each change would cost an event.
         """
         timers = self._timers
         while timers and timers[0][2]._cancelled:
@@ -353,7 +347,7 @@ class Loop(base_events.BaseEventLoop):
                 self._failed(f"exception in a callback: {error!r}")
 
     def after_turn(self) -> None:
-        """Do nothing. The simulator's watchers override this method."""
+        """Do nothing. A subclass checks the process here after each turn."""
 
     # -- methods that asyncio calls
 
@@ -376,10 +370,7 @@ class Loop(base_events.BaseEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
-        """Do nothing.
-
-        A cancelled timer stays in the heap until it is the first timer of the heap.
-        """
+        """Leave a cancelled timer in the heap until it is the first timer of the heap."""
 
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: object = None
@@ -397,9 +388,9 @@ class Loop(base_events.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: object, func: Callable[..., _T], *args: Any
     ) -> asyncio.Future[_T]:
-        """Simulate a thread.
+        """Simulate a thread that calls ``func`` and starts and ends after random delays.
 
-        The thread starts and ends after random delays. Its work takes no virtual time.
+        The call itself takes no virtual time.
         """
         future: asyncio.Future[_T] = self.create_future()
         rng = self._clock.rng
@@ -417,7 +408,7 @@ class Loop(base_events.BaseEventLoop):
             except Exception as error:
                 self._clock.at(rest, self.deliver, _settle, future, None, error)
             except BaseException:
-                if not self.dead:  # a call may kill the process; its error is expected
+                if not self.dead:  # an error is expected if the call killed the process
                     raise
             else:
                 self._clock.at(rest, self.deliver, _settle, future, result, None)

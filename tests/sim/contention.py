@@ -1,6 +1,6 @@
-"""Contention: two clients write the same broker's entry while members lose their links.
+"""Contention: two clients write the entries of the same brokers while members lose their links.
 
-Between these writes, unregistrations without effect go through the raft log.
+At the same time, unregistrations without effect go through the raft log.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ LINKS_WITHIN_S = 0.2
 
 
 class Contention:
-    """Writes registers through several members at the same time, for a given number of seconds.
+    """A fault: for some seconds, two clients write the same registers through different members.
 
     Sometimes, one of these members loses its link to the leader while the leader can commit nothing. Then the
-    member and the leader get a new link.
+    two members get a new link.
     """
 
     def __init__(self, world: World) -> None:
@@ -61,7 +61,7 @@ class Contention:
             return
         others = [member for member in world.members if member is not leader]
         proposer = rng.choice(others)
-        for _ in range(2):  # one unregistration is in flight; the other one waits until the first is applied
+        for _ in range(2):  # the second unregistration waits until the first is applied
             world.clock.at(rng.uniform(0.0, 0.002), self._say_goodbye, rng.choice(world.registers), leader)
         for writer, member in zip(self._writers, (proposer, rng.choice(world.members)), strict=True):
             world.clock.at(rng.uniform(0.0, 0.004), self._write, writer, member)
@@ -97,7 +97,7 @@ class Contention:
         return [end for end in ends if not end.closed and end.peer.host.name == other.name]
 
     def _relink(self, proposer: Member, leader: Member) -> None:
-        """Reset the proposer's link to the leader. The two members connect again at once."""
+        """Reset the proposer's link to the leader; the two members then connect again at once."""
         former = self._links(proposer, leader)
         for end in former:
             end.reset()
@@ -112,7 +112,7 @@ class Contention:
             clock.at(0.001, self._look_for_link, proposer, leader, former, until)
 
     def _heal_slowly(self, links: list[End]) -> None:
-        """Unblock the other members' answers to the leader now, but delay the proposer's next messages."""
+        """Let the other members' answers reach the leader again, but delay the proposer's next messages."""
         clock = self._world.clock
         for end in links:
             end.hold_until(clock.now + clock.rng.uniform(0.005, 0.04))

@@ -1,8 +1,8 @@
-"""A disk that may lose bytes and names until they are synced, and on which every call can fail.
+"""A simulated disk. It may lose bytes and names until they are synced, and each of its calls may fail.
 
-All processes can read written bytes, even after the writing process was killed. If a process is killed during
-a write, the write may be stored partly. A power cut may lose any of the unsynced sectors. It also loses a
-random number, possibly 0, of the latest unsynced changes of file and folder names.
+Written bytes can be read by all processes, even after the process that wrote them was killed. If a process is
+killed during a write, the write may be stored partly. A power cut may lose any of the unsynced sectors. It
+also loses a random number, possibly 0, of the latest unsynced changes of file and folder names.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Crashed(BaseException):
 
 
 class Owner(Protocol):
-    """The owner of a disk. This is the simulated member, which learns of crashes and violations."""
+    """The interface by which a disk reports crashes and violations to its simulated member."""
 
     def crashed(self, *, power: bool) -> None:
         """End the process now, and cut the machine's power if ``power`` is True."""
 
     def complain(self, text: str) -> None:
-        """Report a violation."""
+        """Report a violation of the rules for the use of the disk."""
 
 
 class _Change:
@@ -76,10 +76,7 @@ class _Change:
             data[begin:end] = old.ljust(end - begin, b"\0")
 
     def know(self, sure: _Change, data: bytearray) -> None:
-        """Note that the later change ``sure`` is durable.
-
-        The bytes of ``sure`` stay even if this earlier change is lost.
-        """
+        """Note that a later change ``sure`` is durable, so its bytes stay even if this change is lost."""
         begin, end = max(self.begin, sure.begin), sure.new_end
         if self.new_end > self.begin:
             end = min(end, self.new_end)
@@ -137,9 +134,7 @@ _Names = dict[str, "Inode | Directory"]
 
 @dataclass(slots=True)
 class Directory:
-    """A directory.
-
-    It has the names that processes see, the names that are durable, and the changes that are not durable.
+    """A directory: the names that processes see, the durable names, and the changes between them.
 
     The changes are in the order in which processes made them.
     """
@@ -174,11 +169,14 @@ def _apply(to: _Names, names: dict[str, Inode | Directory | None]) -> None:
 
 
 class Disk:
-    """The disk of one machine. It stays when the machine's processes end.
+    """The disk of one machine. Its content stays when the machine's processes end.
 
-    Attributes: full: True while files cannot grow. hangs_until: Virtual time until which the calls of threads
-    hang. crash_in: Number of calls until the process ends during a call; 0 means never. fail_in: Number of
-    calls until a call fails with an input/output error; 0 means never. boot: Number of the machine's boots.
+    Attributes:
+        full: True while files cannot grow.
+        hangs_until: Virtual time until which the calls of threads hang.
+        crash_in: Number of calls until the process ends during a call; 0 means never.
+        fail_in: Number of calls until a call fails with an input/output error; 0 means never.
+        boot: Number of the machine's boots.
     """
 
     def __init__(self, top: Path, owner: Owner, rng: random.Random) -> None:
@@ -216,7 +214,7 @@ class Disk:
             self.root.lose(self._rng)
 
     def empty(self) -> None:
-        """Replace the disk by an empty one."""
+        """Replace the disk by an empty disk."""
         self.root = Directory()
 
     def done(self) -> None:
@@ -256,7 +254,7 @@ class Disk:
         return not self.full or end <= len(inode.data)
 
     def short(self, size: int) -> int:
-        """Return how many bytes are stored by a write of ``size`` bytes."""
+        """Return how many bytes a write of ``size`` bytes stores. Sometimes they are fewer than ``size``."""
         return self._rng.randint(1, size) if size > 1 and self._rng.random() < SHORT else size
 
     def part(self, size: int) -> int:
@@ -283,8 +281,8 @@ class User:
     """The access of one process to its machine's disk.
 
     Attributes:
-        patient: Greater than 0 if the present caller may wait for the disk. Only threads and starting
-            processes may wait.
+        patient: Greater than 0 if the code that runs now may wait for the disk. Only threads and starting
+            processes may wait, because a waiting event loop would answer no request.
     """
 
     def __init__(self, disk: Disk) -> None:

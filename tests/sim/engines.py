@@ -46,8 +46,8 @@ TIMEOUT_S = TIMEOUT_MS / 1000
 class Disk:
     """The stored data of a member: journal frames in order, and the vote.
 
-    The vote is durable at once. A crash may lose the last frames, which are not durable yet (see
-    ``written``).
+    The vote is durable at once. Only the first ``written`` frames are durable, so a crash may lose the other
+    frames.
     """
 
     frames: list[list[Op]] = field(default_factory=list)
@@ -58,9 +58,9 @@ class Disk:
 
 
 class Machine:
-    """A state machine that lists the applied payloads.
+    """A state machine whose state is the list of applied payloads.
 
-    Each payload must equal the first payload that any member applied at the same index.
+    The world checks that all members apply the same payload at an index.
     """
 
     def __init__(self, member: SimMember) -> None:
@@ -95,7 +95,7 @@ class SimMember:
         self.machine = Machine(self)
         self.life = 0
         self.paused_until = 0.0
-        self.write_delay: float | None = None  # seconds; None: random and short; inf: the disk hangs
+        self.write_delay: float | None = None  # in s; None for short random delays, inf for a disk that hangs
         self._step_due = False
         self._timer_at = math.inf
         self.stopped = ""
@@ -119,10 +119,7 @@ class SimMember:
     # ---- methods of the interface Host
 
     def deliver(self, life: int, call: Callable[..., object], *arguments: Any) -> None:
-        """Call a function after the member's pause.
-
-        Drop the call if the member was restarted in the meantime.
-        """
+        """Call a function now or at the end of the member's pause, unless the member restarts before."""
         if life != self.life or not self.up:
             return
         wait = self.paused_until - self.world.now
@@ -137,9 +134,9 @@ class SimMember:
     # ---- links
 
     def dial(self, life: int, name: str) -> None:
-        """Connect with another member if it is up and not linked.
+        """Connect with another member if that member is up and not linked.
 
-        If the link is blocked, try again later.
+        If messages to or from it are blocked, try again later.
         """
         net, other = self.world.net, self.world.members[name]
         if life != self.life or not self.up or not other.up or name in self._links:
@@ -242,7 +239,7 @@ class SimMember:
                 world.at(world.rng.uniform(0.001, 0.02), self.dial, self.life, other)
 
     def _perform_after_each_call(self, engine: Engine) -> None:
-        """Carry out the engine's effects after each call of the engine, even if a test calls it directly."""
+        """Replace the engine's methods, so that its effects are carried out even after a call by a test."""
         depth = 0
 
         def performing(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -436,10 +433,7 @@ class SimMember:
         """Do nothing. Tests replace this method."""
 
     def leave(self, reason: str) -> None:
-        """Mark the member as removed and end its process.
-
-        The member's data must not be used again.
-        """
+        """Mark the member as removed from the group, and end its process."""
         assert self.disk.standing is not None
         assert self.disk.standing.removed
         self.was_removed = reason
@@ -447,7 +441,7 @@ class SimMember:
 
 
 class World:
-    """Members, links, a clock, and checks of the rules that must always hold."""
+    """Simulated members, links, a clock, and checks of the rules of raft."""
 
     def __init__(
         self,
@@ -469,7 +463,8 @@ class World:
         self.drop_filter: Callable[[str, str, messages.Message], bool] | None = None
         self.log: list[tuple[str, str, messages.Message]] = []
         self.logging = False
-        # For the checks: the first payload that was applied at each index, and the leader of each term.
+        # The checks compare each event with the first payload that was applied at an index, and with the
+        # first leader of a term.
         self.first: dict[int, bytes] = {}
         self.leaders: dict[int, str] = {}
         self._payload = itertools.count(1)
@@ -484,7 +479,7 @@ class World:
         self.clock.at(delay, call, *arguments)
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
-        """Let at most ``seconds`` pass, but stop as soon as ``until`` returns True.
+        """Let ``seconds`` pass, or less if ``until`` returns True earlier.
 
         Return False if ``until`` is given and did not return True in this time, else True.
         """
@@ -540,7 +535,7 @@ class World:
     def elect(self, name: str) -> SimMember:
         """Make ``name`` the leader.
 
-        To do this, let the present leader tell this member to ask for votes at once.
+        The current leader sends it TimeoutNow, the message that makes a member ask for votes at once.
         """
         for _ in range(200):
             if self.leader is self[name]:
@@ -599,7 +594,7 @@ class World:
     # ---- load and checks
 
     def submit(self, name: str | None = None, size: int = 8) -> int | None:
-        """Append an entry at the leader, or at ``name`` if it leads; return the entry's index."""
+        """Append an entry at the leader, or at member ``name``; return its index, or None if this fails."""
         member = self[name] if name is not None else self.leader
         if member is None or member.engine is None or self.now < member.paused_until:
             return None

@@ -1,6 +1,6 @@
 """Faults of members and of links between hosts.
 
-The members may run any program.
+The faults do not depend on the program that the members run: RouteKeeper, or the published PySyncObj.
 """
 
 from __future__ import annotations
@@ -70,17 +70,17 @@ class Faulty(Protocol):
 
     def leader(self) -> Victim | None: ...
     def may_lose(self, member: Victim) -> bool:
-        """Return True if the group would lose no acknowledged change if this member lost its data now."""
+        """Return True if the group keeps all acknowledged changes even if this member loses its data now."""
 
     def may_lose_power(self, member: Victim) -> bool:
-        """Return True if the group would lose no acknowledged change if this member lost power now."""
+        """Return True if the group keeps all acknowledged changes even if this member loses power now."""
 
 
 _Some = TypeVar("_Some")
 
 
 class Faults:
-    """Causes faults in a world, for a given number of seconds.
+    """A source of random faults in a simulated world.
 
     Args:
         kinds: Names of faults, from :data:`MEMBER_FAULTS`.
@@ -106,7 +106,7 @@ class Faults:
         return self._faulty.clock.now >= self._ends - margin
 
     def some(self, of: Iterable[_Some]) -> list[_Some]:
-        """Return a random part of the items. The part is empty only if there are no items."""
+        """Return some of the items, chosen at random: at least one, if there are any."""
         found = list(of)
         rng = self._faulty.clock.rng
         return rng.sample(found, rng.randint(1, len(found))) if found else []

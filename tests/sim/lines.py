@@ -1,4 +1,4 @@
-"""Records which lines of the nameserver's functions a run has executed, by ``sys.settrace``."""
+"""A recorder of the executed lines of the nameserver's functions, by ``sys.settrace``."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def functions_of(code: CodeType) -> Iterator[CodeType]:
 
 
 def lines_of(code: CodeType) -> set[int]:
-    """Return the numbers of the lines in a function that can run, without the line of its ``def``."""
+    """Return the numbers of a function's lines that can run, without the line of its ``def``."""
     return {line for _, _, line in code.co_lines() if line is not None and line != code.co_firstlineno}
 
 
 class Lines:
-    """Collects the executed lines while :meth:`recording` is active.
+    """A collector of the lines that are executed while :meth:`recording` is active.
 
     When all lines of a function have run, the function is no longer traced, so it runs at full speed.
     """
@@ -67,7 +67,7 @@ class Lines:
         return self._line
 
     def report(self) -> dict[str, tuple[int, int]]:
-        """Return two numbers for each module of the package: the lines that have run, and all lines."""
+        """Return for each module of the package how many lines have run, and how many lines can run."""
         seen: dict[str, set[int]] = {}
         for code, left in self._left.items():
             if code.co_filename.startswith(self._begins):

@@ -1,7 +1,4 @@
-"""One simulated nameserver.
-
-It is a real :class:`Replicated` in a simulated process, behind a simulated server.
-"""
+"""Simulated nameservers. Each is a real :class:`Replicated` in a simulated process."""
 
 from __future__ import annotations
 
@@ -93,7 +90,7 @@ class Watched(Replicated):
         return self._member.in_contact()
 
     def in_contact_now(self) -> bool:
-        """Return ``in_contact``. The simulator calls this method from outside the member's process."""
+        """Return ``in_contact``, for calls of the simulator from outside the member's process."""
         return self.host.look(lambda mode: mode.in_contact)
 
     @property
@@ -109,16 +106,16 @@ class Watched(Replicated):
         )
 
     def hand_over(self) -> None:
-        """Hand over leadership, like a leader that closes."""
+        """Hand over leadership, as a leader does when it closes."""
         self._member.hand_over()
 
     @property
     def waits_to_be_added(self) -> bool:
         """Return True if this member waits until a leader adds it to the group.
 
-        This is the case if the member never took part in the group. It is also the case if the member's disk
-        was emptied, and since then the member has received no change of members. A member that waits ignores
-        the message "you were removed", see ``Membership.on_removed``.
+        A member waits if it never took part in the group. It also waits if its disk was emptied, until it
+        receives a change of members. A member that waits ignores the message "you were removed"; see
+        ``Membership.on_removed``.
         """
         if not self._member.started or self._member.engine.shared.empty:
             return True
@@ -172,7 +169,7 @@ class Watched(Replicated):
 
 
 class Observing(Observer):
-    """Reports a member's own events to :class:`Truth`: applied commands, contacts and evictions."""
+    """An observer that reports a member's applied commands, contacts and evictions to :class:`Truth`."""
 
     def __init__(self, mode: Watched) -> None:
         self._mode = mode
@@ -221,7 +218,7 @@ class Observing(Observer):
 
 
 class Server:
-    """A replacement of the nameserver's server. It passes the requests of connections to :class:`Watched`."""
+    """A replacement of the nameserver's server, which passes requests to :class:`Watched`."""
 
     def __init__(self, host: Member) -> None:
         self.host = host
@@ -236,7 +233,7 @@ class Server:
         """Reads that wait for a barrier, by the barrier's number."""
         self._needed: dict[int, int] = {}
         """For each barrier, the greatest index that was acknowledged before the latest read joined it."""
-        self._told = self._passed  # one object for all calls, because ``Reader`` compares callers by identity
+        self._told = self._passed  # in all calls, ``Reader`` must get the same object
 
     def look_for_the_forgotten(self) -> None:
         """Check that each request is answered in time, even if no event wakes its task any more."""
@@ -285,8 +282,8 @@ class Server:
 
     def _passed(self, number: int, error: NoQuorum | None) -> None:
         """Answer the reads that wait for a barrier, after the barrier has passed or has failed."""
-        # This method is called twice for a barrier if another caller joins the barrier between two reads. The
-        # second call finds no reads.
+        # For one barrier, this method is called twice if another caller joins it between two reads. The
+        # second call finds no reads, because the first call has answered them.
         mode, needed = self.host.running, self._needed.pop(number, None)
         if error is None and needed is not None:
             self.host.world.truth.check_barrier(mode, needed)
@@ -304,7 +301,7 @@ class Server:
         truth = self.host.world.truth
         needed = truth.acknowledged_index
         try:
-            topic = request.ext_fields.get("topic")  # it is None for a KV request
+            topic = request.ext_fields.get("topic")  # None if the request is about KV values
             view = await mode.await_view(freshness, deadline=deadline, topic=topic)
         except NoQuorum as error:
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark=f"{NO_QUORUM_TAG} {error}")
@@ -387,8 +384,7 @@ class MemberLoop(NetLoop):
     truth: Truth
 
     def _enter(self) -> asyncio.AbstractEventLoop | None:
-        # This is a copy of the base class's code. It would be too slow to call the base method in each pass
-        # of the loop.
+        # Copy the code of the base class, because a call of its method in each turn would take too much time.
         running.append(self.machine)
         before = _get_running_loop()
         _set_running_loop(self)
@@ -443,7 +439,7 @@ class Member:
         self.at_risk = False
         """True if the member may have lost acknowledged entries and is not a voter again yet."""
         self.promised_term = 0
-        """Term that was stored on the member's disk when its last process ended."""
+        """Term that was stored on the member's disk when its former process ended."""
         self.expects_end = False
         """True if the process must end soon, because its disk breaks."""
         self.mode: Watched | None = None
@@ -512,7 +508,7 @@ class Member:
             if self.expects_refusal and is_refusal(error):
                 self.refused = True
             elif is_refusal(error) and world.operator.removes(self):
-                self.was_removed()  # the member was killed after it stored its removal and before it ended
+                self.was_removed()  # it was killed after it stored its removal, and before it ended
             else:
                 world.truth.fail(Oracle.STARTS, f"{self.name} does not start: {error}")
             return
@@ -548,7 +544,7 @@ class Member:
     def _wipe(self) -> None:
         self.disk.empty()
         self.promised_term = 0
-        self.disk.full = False  # a first start on a full disk would fail, which the checks do not allow
+        self.disk.full = False  # the checks do not expect that a first start fails
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def crashed(self, *, power: bool) -> None:
@@ -582,12 +578,12 @@ class Member:
         self.loop.go_on()
 
     def look(self, what: Callable[[Watched], _T]) -> _T:
-        """Call a function as if it was code of the member's process."""
+        """Call a function as code of the member's process."""
         mode = self.running
         return self.loop.run_inside(lambda: what(mode))
 
     def bury(self) -> None:
-        """Release the remains of ended processes, at the end of the run."""
+        """Release the memory of ended processes at the end of the run."""
         for loop in self._graveyard:
             loop.bury()
         self._graveyard.clear()
@@ -597,7 +593,7 @@ class Member:
             self.world.truth.fail(Oracle.PROCESS, f"{self.name}: {text}")
 
     def was_removed(self) -> None:
-        """End the process after the present pass of its event loop, as a removed member does by itself."""
+        """End the process after the current turn of its event loop, as a removed member does by itself."""
         self.removed = True
         self.world.clock.at(0.0, self._end, self.life)
 

@@ -5,7 +5,7 @@ As with TCP, bytes arrive in the order in which they were sent, and are lost onl
 The direction from one host to another can be blocked. Bytes that are sent in a blocked direction wait. They
 arrive when the direction is unblocked, unless the connection has ended. If a process is killed, the other
 side of each connection gets the bytes that were already sent, and then the end of the connection. If a host
-loses power, its peers notice the end when the host is up again, or when they give up.
+loses power, the other sides notice this when the host is up again, or when a time limit expires.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class End:
             self._net.carry(self, _Lost(None), 0)
 
     def abort(self) -> None:
-        """Reset the connection.
+        """Reset the connection from this side, which from now on drops arriving bytes.
 
-        The other side notices the reset, and this side drops arriving bytes.
+        The other side notices the reset when it arrives there.
         """
         if not self.closed:
             self.closed = True
@@ -95,10 +95,7 @@ class End:
         self._last_arrival = max(self._last_arrival, at)
 
     def arrive(self, item: Any, size: int) -> None:
-        """Pass a message to the other side.
-
-        While the direction is blocked, keep the message.
-        """
+        """Pass a message to the other side, or keep it while the direction is blocked."""
         net, peer = self._net, self.peer
         if net.blocked and net.is_blocked(self.host.name, peer.host.name):
             if not self._held:
@@ -148,7 +145,7 @@ class End:
             self._net.clock.at(0.0, self._gone)
 
     def _gone(self) -> None:
-        """All connections between hosts, and the faults of the network."""
+        """Note that this side has closed the connection, but that the other side does not know this yet."""
         self._net.dead.append(self)
 
 
@@ -229,10 +226,7 @@ class Net:
                     self.carry(end, _Lost(None if self.clock.rng.random() < 0.5 else error), 0)
 
     def back(self, host: Host) -> None:
-        """Note that the host is up again.
-
-        It answers messages on its former connections with a reset.
-        """
+        """Reset the former connections of a host that is up again after a power cut."""
         dead, self.dead = self.dead, []
         for end in dead:
             if end.host is host:
@@ -248,7 +242,7 @@ class _Socket:
 
 
 class Listener:
-    """A replacement of the listening socket that the transport binds."""
+    """A replacement of the socket at which the raft transport listens."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address
@@ -260,7 +254,7 @@ class Listener:
 
 
 class Wire(asyncio.Transport):
-    """A connection as an asyncio transport. One write may arrive in two pieces."""
+    """An asyncio transport on a simulated connection. One write may arrive in two pieces."""
 
     def __init__(self, end: End, protocol: asyncio.Protocol, peername: tuple[str, int]) -> None:
         super().__init__({"socket": _Socket(), "peername": peername})
@@ -351,7 +345,7 @@ class NetLoop(Loop):
             there = found[0].name
             if not (net.is_blocked(self.host.name, there) or net.is_blocked(there, self.host.name)):
                 break
-            await asyncio.sleep(0.2)  # like TCP, retry while one of the two directions is blocked
+            await asyncio.sleep(0.2)  # like TCP, try again while one of the two directions is blocked
         end = net.connect(self.host, address)
         assert end is not None
         protocol = protocol_factory()

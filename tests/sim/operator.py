@@ -1,6 +1,6 @@
 """A simulated operator of the group of nameservers.
 
-It adds and removes members, transfers leadership, and repeats changes that failed.
+The operator adds and removes members, hands over leadership, and repeats changes that failed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ASK_S = 4.0
 """Seconds that the operator gives a leader to make one attempt at a change."""
 PATIENCE_S = 6.0
-"""Seconds after which the operator stops waiting for an answer: the asked member must be dead or paused."""
+"""Seconds after which the operator stops waiting for an answer, because the member must be dead or paused."""
 AGAIN_S = (0.05, 0.6)
 STOPS_S = 2 * LESSER_DIALS_AFTER_S + 1.0
 """Seconds within which a removed member that can reach a leader must stop.
@@ -60,7 +60,7 @@ class _Change:
 
 
 class Operator:
-    """Makes only one membership change at a time, as the documentation requires of operators."""
+    """An operator that makes only one change of members at a time, as the documentation demands."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -78,7 +78,7 @@ class Operator:
         return self._leaving
 
     def removes(self, member: Member) -> bool:
-        """Return True if a member is being removed, or was removed and still has its data."""
+        """Return True if the operator is removing a member, or has not deleted a removed member's data."""
         return member in self._leaving or (self._change is not None and self._change.leaver is member)
 
     # -- changes
@@ -133,7 +133,7 @@ class Operator:
         return name
 
     def transfer(self) -> str:
-        """Transfer leadership to a random member, or to a member that the leader chooses.
+        """Hand over leadership to a random member, or to a member that the leader chooses.
 
         Return the random member's name, "anybody" if the leader chooses, or "" if this is not possible now.
         """
@@ -169,10 +169,9 @@ class Operator:
         if self._change is not change:
             return
         if change.newcomer is not None and change.newcomer.removed:
-            # The leader failed before it committed the addition. The next leader believed that the new member
-            # was a former member that had missed its own removal. So the next leader told the new
-            # member: "you were removed". After this message, a member refuses to start and asks for an empty
-            # disk.
+            # The leader failed before it committed the addition. The next leader took the new member for a
+            # removed member that did not know of its removal, and sent it the message "you were removed".
+            # After this message, a member starts only with an empty disk.
             world.truth.count["newcomers begun anew"] += 1
             change.newcomer.begin_anew()
         leader = world.leader()
@@ -233,11 +232,11 @@ class Operator:
     def _look_at_removed(self, member: Member) -> None:
         """Check that a removed member stops by itself and does not start again with its data.
 
-        A member that no leader could reach does not know that it was removed.
+        A member that no leader could reach does not know of its removal, so it may start again.
         """
         world, rng = self._world, self._world.clock.rng
         if member.up and member.ready and member.running.waits_to_be_added:
-            self._take_away(member)  # its disk was emptied, so it never learns that it was removed
+            self._take_away(member)  # with an empty disk, it never learns of its removal
         elif member.up:
             if world.calm_for() > STOPS_S:
                 world.truth.fail(
@@ -253,8 +252,7 @@ class Operator:
             member.start()
             world.clock.at(LOOKS_S, self._take_away, member)
         else:
-            # The member does not know yet that it was removed. It starts again, but it must not disturb the
-            # group.
+            # The member does not know of its removal yet, so it starts again. It must not disturb the group.
             member.start()
             world.disturbed()
             world.clock.at(LOOKS_S, self._look_at_removed, member)

@@ -38,14 +38,14 @@ class Oracle(StrEnum):
     EVICTION_TERM = "eviction-term"
     """An eviction is logged in the term in which the leader decided it."""
     EVICTION_CLOSE = "eviction-close"
-    """If a broker is evicted as gone, a member has reported that the broker's connection closed.
+    """A broker is evicted before its lease ends only if a member reported that its connection closed.
 
-    The report must name the same revision as the eviction.
+    The report must name the same revision of the broker's record as the eviction.
     """
     EVICTION_LINK = "eviction-link"
-    """If a broker is evicted as gone, no member that the leader can reach is connected with the broker."""
+    """A broker is evicted before its lease ends only if it has no connection to a member in contact."""
     EVICTION_SILENCE = "eviction-silence"
-    """A broker is evicted as silent only after a whole lease without a message from this broker.
+    """A broker is evicted at the end of its lease only if it sent no message during the whole lease.
 
     No member that the leader reaches may have received such a message during the lease.
     """

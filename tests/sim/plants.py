@@ -1,6 +1,6 @@
-"""Bugs that are planted to test the simulator.
+"""Bugs that tests plant in the nameserver.
 
-Each bug breaks one rule, and a run must find the bug.
+Each bug breaks a rule, and a run of the simulator must find the bug.
 """
 
 from __future__ import annotations
@@ -296,10 +296,7 @@ def votes_are_given_to_shorter_logs(patch: pytest.MonkeyPatch) -> None:
 
 
 def machines_never_restart(patch: pytest.MonkeyPatch) -> None:
-    """Let a member with durability ``journal`` ignore a power cut.
-
-    It assumes that it has lost no entries.
-    """
+    """Let a member with durability ``journal`` assume that a power cut has lost no entries."""
     patch.setattr(DiskFiles, "boot_id", lambda files: "always the same")
 
 
@@ -334,7 +331,7 @@ def what_a_full_disk_took_of_a_frame_is_left_there(patch: pytest.MonkeyPatch) ->
         try:
             real(journal, data)
         except StorageFull:
-            journal._size += len(data) // 3  # the part of a write that the simulated full disk stores
+            journal._size += len(data) // 3  # the full disk has stored this part of the write
             raise
         finally:
             del journal._cut
@@ -387,9 +384,9 @@ def requests_wait_without_a_deadline(patch: pytest.MonkeyPatch) -> None:
 
 
 def d1_what_was_acknowledged_is_dropped(patch: pytest.MonkeyPatch) -> None:
-    """Simulate the effect of D1.
+    """Simulate PySyncObj's defect D1.
 
-    An old message arrives again, and the log is cut where that message ended.
+    When an old message arrives again, the member removes all entries after this message from its log.
     """
     real = Following.on_append
 
@@ -442,9 +439,10 @@ def a_slice_leaves_half_a_registration_visible(patch: pytest.MonkeyPatch) -> Non
 class Planted:
     """A planted bug, the faults that make it visible, and the checks that must find it.
 
-    Attributes: install: Function that plants the bug. oracles: Checks that must find the bug. A violation of
-    another check does not count. likely: The seed that caught the bug the last time. Tests try this seed
-    first.
+    Attributes:
+        install: Function that plants the bug.
+        oracles: Checks that must find the bug. A violation of another check does not count.
+        likely: The seed that caught the bug the last time. Tests try this seed first.
     """
 
     install: Plant

@@ -1,4 +1,4 @@
-"""Runner of the simulator: runs the seeds one after the other, or in several processes.
+"""The part of the simulator that runs all seeds, one after the other or in several processes.
 
 If a seed fails, the other seeds still run.
 """
@@ -23,10 +23,7 @@ GC_THRESHOLD = (50_000, 20, 100)
 
 
 def play_one(options: argparse.Namespace, seed: int) -> Result:
-    """Run one seed.
-
-    An exception of the simulator itself counts as a failure, too.
-    """
+    """Run one seed. An exception of the simulator itself also counts as a failure."""
     # Less frequent garbage collections save 5 % of the time.
     gc.set_threshold(*GC_THRESHOLD)
     begun = time.process_time()
@@ -73,6 +70,6 @@ def results(one: Callable[[int], Result], seeds: range, workers: int) -> Generat
 def _leave_interrupts() -> None:
     """Ignore Ctrl-C in a worker process.
 
-    The calling process handles Ctrl-C, and the present seed runs to its end.
+    The main process handles Ctrl-C, and lets the worker finish its current seed.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,7 +1,4 @@
-"""A run of the simulator.
-
-The seed chooses faults and changes, and checks follow at the end.
-"""
+"""A run of the simulator: its seed chooses faults and changes, and checks follow at the end."""
 
 from __future__ import annotations
 
@@ -66,7 +63,7 @@ class Result:
 
 
 class Scenario(Faults):
-    """Causes the faults and changes of one run."""
+    """The faults and changes of one run."""
 
     def __init__(self, world: World, kinds: Sequence[str]) -> None:
         super().__init__(world, kinds)
@@ -76,7 +73,7 @@ class Scenario(Faults):
         self._contention: Contention | None = None
 
     def run(self, seconds: float) -> None:
-        """Start the world, cause faults for ``seconds``, end them, and check the recovery."""
+        """Start the world, cause faults for ``seconds``, end them, and check that all members recover."""
         world = self._world
         world.begin()
         self.begin(seconds)
@@ -119,8 +116,7 @@ class Scenario(Faults):
             case "change id":
                 broker.change_id()
             case "contend":
-                # An administrator changes the broker's topics at the same time as the broker registers a
-                # change.
+                # An administrator and the broker itself change the broker's topics at almost the same time.
                 world.clock.at(rng.uniform(0.0, 0.002), world.admin.touch, broker)
                 world.clock.at(rng.uniform(0.0, 0.006), broker.change_topics)
             case "meddle":
@@ -129,10 +125,7 @@ class Scenario(Faults):
                 self._storm()
 
     def _storm(self) -> None:
-        """Let all brokers register many topics at once.
-
-        Some of the brokers die before they get an answer.
-        """
+        """Let all brokers register many topics at once; some brokers die before they get an answer."""
         rng = self._world.clock.rng
         for broker in self._world.brokers:
             if broker.alive:
@@ -191,10 +184,10 @@ class Scenario(Faults):
     def _miss_a_report(self, lasts: float) -> str:
         """Let brokers register at a member at the moment when the member's link to the leader ends.
 
-        The link ends before the member's report of the new connections arrives. So the leader believes that
-        this member has no connection with the brokers. As soon as there is a new link, the brokers lose their
-        connections with all other members. If the new link is slow, they lose these connections before the
-        leader gets the report.
+        The member's report about these registrations is lost with the link. So the leader does not know that
+        the brokers are connected with this member. As soon as there is a new link, this scenario closes the
+        brokers' connections with all other members. The new link is slow, so the leader may learn this before
+        it gets the member's next report. The leader must not evict the brokers.
         """
         world, rng = self._world, self._world.clock.rng
         leader, brokers = world.leader(), self.some(b for b in world.brokers if b.alive)
@@ -216,8 +209,7 @@ class Scenario(Faults):
                 broker.register_at(member)
         number = leader.running.member.link_number(member.name)
         world.net.reset_between(member, leader)
-        # Sometimes, the member asks for votes while it is cut off. Then it knows no leader when the link is
-        # back.
+        # If the member is cut off for long, it asks for votes, and knows no leader when the link is back.
         self.block({(member.name, leader.name), (leader.name, member.name)}, rng.uniform(0.0, 0.4))
         way = member.name, leader.name
         world.net.slow_ways[way] = 0.5

@@ -1,7 +1,7 @@
-"""Replacements with which the raft package runs on simulated machines.
+"""Replacements by which the raft package runs on simulated machines.
 
-The real driver, engine, journal, writer, snapshots, data directory, transport and handshake run. These parts
-are replaced:
+Most of its code is the real one: engine, journal, writer, snapshots, data directory, transport and handshake.
+These parts are replaced:
 
 - clocks and randomness;
 - the files (see :mod:`disk`);
@@ -58,7 +58,7 @@ class Machine:
         self.user = User(disk)
         self.rng = random.Random(clock.rng.getrandbits(64))
         self.saved: dict[Path, bytes] = {}
-        """Content of files that this process replaced; when the process ends, it goes to the real disk."""
+        """Content of files that this process replaced. When the process ends, it goes to the real disk."""
 
     @property
     def cannot_write(self) -> bool:
@@ -69,7 +69,7 @@ class Machine:
         return self.disk.hangs_until > self.clock.now
 
     def crash(self, *, power: bool) -> None:
-        """End the process; unsynced data may be lost. If ``power`` is True, also cut the machine's power."""
+        """End the process. If ``power`` is True, also cut the power, which may lose unsynced data."""
         self.disk.stop(power=power)
         for file, content in self.saved.items():
             write_atomic(file, content)
@@ -86,7 +86,7 @@ def machine() -> Machine:
 
 @contextlib.contextmanager
 def on(which: Machine) -> Iterator[None]:
-    """Make this machine the running one inside the context."""
+    """Make ``which`` the running machine inside the context: the replaced modules then act for it."""
     running.append(which)
     try:
         yield
@@ -95,7 +95,7 @@ def on(which: Machine) -> Iterator[None]:
 
 
 class _Os:
-    """A replacement of ``os``, of which only ``urandom`` is used."""
+    """A replacement of ``os``. The replaced modules use only its ``urandom``."""
 
     @staticmethod
     def urandom(size: int) -> bytes:
@@ -109,7 +109,7 @@ class _Secrets:
 
 
 class _WallClock:
-    """A replacement of ``wall_clock``, which gives the times in notes for operators."""
+    """A replacement of ``wall_clock``, from which the raft package takes only times for operators to read."""
 
     @staticmethod
     def now_ms() -> int:
@@ -117,10 +117,9 @@ class _WallClock:
 
 
 def _save_if_other(path: Path, content: bytes) -> None:
-    """Replace a file's content in memory only.
+    """Replace a file's content only in memory, because the nameserver does this at each change of a KV key.
 
-    The nameserver calls this function at each change of a KV key. When the process ends, the last content is
-    written to the real disk.
+    When the process ends, the last content is written to the real disk.
     """
     here = machine()
     if here.saved.get(path) != content:
@@ -132,7 +131,7 @@ def _save_if_other(path: Path, content: bytes) -> None:
 def _boot_clock() -> float:
     """Return the seconds since the machine's boot, including pauses of the process.
 
-    The event loop's clock starts at another value.
+    As on a real machine, this time differs from the time of the event loop's clock.
     """
     loop = running[-1].loop
     return loop._clock.now + loop.offset + 7.0
@@ -142,7 +141,7 @@ class WriterThread:
     """The journal's thread on virtual time.
 
     The thread starts soon after an item arrives, and its writes take time. The bytes of a write are durable
-    when the write is done. If a crash comes before that time, any part of the bytes may be stored.
+    when the write is done. A crash before the end of a write may store any part of its bytes.
     """
 
     def __init__(self) -> None:
@@ -236,8 +235,8 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (routekeeper.nameserver.replicated.kv_file, "_save_if_other", _save_if_other),
     (routekeeper.nameserver.raft.storage.journal, "ZEROS", 4_000),
     (routekeeper.nameserver.raft.node.images, "BLOCK_BYTES", 4_000),
-    # These small values make rare cases frequent. Members fall behind the log's first entry, and snapshots
-    # and batches are sent in pieces. Applying an entry takes several turns of the event loop.
+    # Small values make rare cases frequent. For example, members need snapshots because the log has no older
+    # entries, snapshots and batches are sent in pieces, and an entry is applied in several turns.
     (routekeeper.nameserver.raft.consensus.images, "TAIL_BYTES", 2_000),
     (routekeeper.nameserver.raft.consensus.leading, "PART_BYTES", 1_500),
     (routekeeper.nameserver.raft.consensus.leading, "BATCH_BYTES", 1_000),
@@ -246,7 +245,7 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (routekeeper.nameserver.routes.topics, "STEP", 2),
     (routekeeper.nameserver.replicated.mode, "STEP_WORK", 300),
     (routekeeper.nameserver.modes.line, "SLICE_S", 0.0),
-    # The timeout is short. So data that a full disk refused is sent again before a run ends.
+    # A short timeout, so that data that a full disk refused is sent again before a run ends.
     (routekeeper.nameserver.raft.consensus.leading, "TRANSFER_TIMEOUT_S", 4.0),
 )
 

@@ -1,9 +1,9 @@
 """The published PySyncObj in the simulator, as the evidence for docs/pysyncobj-defects.md.
 
-The library's own SyncObj, FileJournal and Serializer run. Clock, randomness, links and faults are the
-simulator's. The library forks a child process to write a dump. Here, the child is simulated. Some time after
-the fork, the library's own code writes the state that the member had at the fork. It writes the state even if
-the member has ended in the meantime. Commands are short texts that fit into one batch.
+The classes SyncObj, FileJournal and Serializer are the library's. Clock, randomness, links and faults are the
+simulator's. To write a dump, the library forks a child process. This child is simulated: some time after the
+fork, the library's code writes the state that the member had at the fork, even if the member has ended in the
+meantime. Commands are short texts that fit into one batch.
 
 The checks find these wrong steps of members (the numbers are from docs/pysyncobj-defects.md):
 
@@ -60,7 +60,8 @@ from .scenario import Result
 LOOK_S: Final = 2e-4
 """Seconds of virtual time that each reading of the clock takes.
 
-If readings took no time, some loops of the library would never end: they end only when time has passed (D20).
+If readings took no time, some loops of the library would never end, because they wait for a time. This is
+defect D20.
 """
 TICK_S: Final = (0.024, 0.036)
 DUMP_S: Final = (0.05, 0.8)
@@ -70,8 +71,8 @@ SETTLE_S: Final = 20.0
 EVENTS_MAX: Final = 60_000
 """Maximum number of events in a run.
 
-Without this limit, a run could take very long: the library can flood a peer with messages (D20), or go back
-in a log by only one entry per heartbeat (D18).
+Without this limit, a run could take very long: the library can flood a peer with messages (defect D20), or
+go back in a log by only one entry per heartbeat (defect D18).
 """
 STOCK_FAULTS: Final = (
     "partition",
@@ -88,14 +89,14 @@ STOCK_FAULTS: Final = (
 
 Three kinds of faults are left out:
 
-- Power cuts: the library never syncs (D7).
+- Power cuts: the library never syncs (defect D7).
 - A full disk: the library stops.
-- A wiped disk: a wiped member votes (D25).
+- A wiped disk: a wiped member votes (defect D25).
 """
 
 
 def _load(name: str) -> ModuleType:
-    """Load a second copy of a module; its globals can be replaced without effect on the installed one."""
+    """Load a second copy of a module, whose globals can be replaced without an effect on the first copy."""
     spec = importlib.util.find_spec(name)
     assert spec is not None
     assert spec.loader is not None
@@ -134,10 +135,7 @@ class _ForkOs:
 
 
 class _Serializer(_serializer.Serializer):  # type: ignore[misc]
-    """The library's serializer with a simulated ``fork``.
-
-    The fork copies the state, and the simulated child ends later.
-    """
+    """The library's serializer with a simulated ``fork``: it copies the state, and its child ends later."""
 
     _Serializer__pid: int
 
@@ -156,10 +154,7 @@ _syncobj.createPoller = lambda _: _NoPoller()
 
 
 class _Node(Node):  # type: ignore[misc]
-    """A node whose hash is the same in every process.
-
-    So a seed always gives the same run.
-    """
+    """A node whose hash is the same in every process, so that a seed always gives the same run."""
 
     def __hash__(self) -> int:
         return zlib.crc32(self.id.encode())
@@ -209,7 +204,8 @@ class StockMember:
         self.name = f"member-{number}"
         self.folder = folder
         self.rng = random.Random(world.clock.rng.getrandbits(64))
-        self.disk = Disk(folder.parent, self, self.rng)  # unused: the library writes real files
+        # This disk is unused, because the library writes real files.
+        self.disk = Disk(folder.parent, self, self.rng)
         self.expects_end = False
         self.life = 0
         self.up = False
@@ -314,10 +310,7 @@ class StockMember:
             _inside.pop()
 
     def time(self) -> float:
-        """Return the library's time in seconds.
-
-        Each call takes :data:`LOOK_S` of virtual time.
-        """
+        """Return the library's time in seconds; each call takes :data:`LOOK_S` seconds of virtual time."""
         self._now += LOOK_S
         return 1000.0 + self._now
 
@@ -327,7 +320,7 @@ class StockMember:
         world = self.world
         wait = self._paused_until - world.clock.now
         if wait > 0:
-            # After a pause, chance decides whether the tick or the waiting messages come first.
+            # After a pause, the tick comes before the waiting messages or after them, at random.
             world.clock.at(wait + world.clock.rng.choice((0.0, 1e-6)), self._tick, life)
             return
         self._do_tick()
@@ -351,7 +344,7 @@ class StockMember:
     def fork(self, file: str, state: bytes, index: int) -> int:
         """Begin to write a dump; return the child's number.
 
-        The child continues even if its parent ends (D29).
+        The child continues even if its parent ends. This is defect D29 in docs/pysyncobj-defects.md.
         """
         self._children += 1
         child, life = self._children, self.life
@@ -437,10 +430,7 @@ class StockMember:
         return int(self.node._SyncObj__raftCommitIndex)
 
     def _look_at_what_was_dropped(self, message: dict[str, Any], applied: int) -> None:
-        """Record D1 if the member dropped entries that it has acknowledged.
-
-        The entries count only if the received message does not contradict them.
-        """
+        """Record D1 if the member dropped acknowledged entries that the message does not contradict."""
         if not self._dropped:
             return
         said = {entry[1]: entry[2] for entry in message.get("entries") or ()}
@@ -458,10 +448,7 @@ class StockMember:
         self._acknowledged = min([self._acknowledged, *(index - 1 for index in gone)])
 
     def _look_at_what_was_committed(self, before: int) -> None:
-        """Record D2 if the member commits another entry than the group.
-
-        The member counts its own entry as committed, although the committed entry at this index is different.
-        """
+        """Record D2 if the member commits an entry that differs from the group's committed entry."""
         for entry in self.entries():
             true = self.world.committed.get(entry.index)
             if before < entry.index <= self.commit_index and true is not None and true != entry:
@@ -474,10 +461,7 @@ class StockMember:
                 return
 
     def newly_committed(self) -> list[Entry]:
-        """Return the entries that are newly stored on a majority of members.
-
-        The leader has found this since the last call of this method.
-        """
+        """Return the entries that this leader has committed since the last call of this method."""
         base = self.node._SyncObj__raftLog[0][1]
         begin = max(self._counted + 1, base)
         self._counted = self.commit_index
@@ -557,20 +541,14 @@ class StockWorld:
 
     @contextmanager
     def watched(self, member: StockMember) -> Iterator[None]:
-        """Count and ignore the errors of a tick.
-
-        The library's own thread logs and ignores them.
-        """
+        """Count and ignore the errors of a tick, because the library's own thread would only log them."""
         try:
             yield
         except Exception as error:
             self.count[f"raised {type(error).__name__}"] += 1
 
     def leads(self, member: StockMember) -> None:
-        """Check a leader after its tick.
-
-        Record the entries that it has counted as committed.
-        """
+        """Check a leader after its tick, and record the entries that it has committed."""
         term = int(member.node._SyncObj__raftCurrentTerm)
         if self._terms.setdefault(term, member.name) != member.name:
             self.show("two leaders", f"in term {term}: {self._terms[term]}, {member.name}")
@@ -589,7 +567,7 @@ class StockWorld:
             )
 
     def _why(self, index: int) -> str:
-        """Return a text about the defects that affected an index, or "" if there are none."""
+        """Return a text with the defects that affected an index, or "" if there are none."""
         names = [
             f"{name} of {member.name}"
             for member in self.members
@@ -685,9 +663,12 @@ def run_stock(
 
     Each violation begins with its time and a name from this module's docstring.
 
-    Args: faults: Names from :data:`STOCK_FAULTS`. If None, the seed chooses. compact_entries: Number of
-    entries in the log at which a dump is written. If None, the seed chooses. batch_bytes:
-    ``appendEntriesBatchSizeBytes``; a command has up to 150 bytes. If None, the seed chooses.
+    The seed chooses each of the following arguments that is None.
+
+    Args:
+        faults: Names from :data:`STOCK_FAULTS`.
+        compact_entries: Number of entries in the log at which a dump is written.
+        batch_bytes: The library's setting ``appendEntriesBatchSizeBytes``. A command has up to 150 bytes.
     """
     folder = Path(tempfile.mkdtemp(prefix="stock-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     logger = logging.getLogger("pysyncobj")
@@ -715,8 +696,7 @@ def run_stock(
     play = Faults(world, faults)
     try:
         with warnings.catch_warnings():
-            # The library leaves it to the garbage collector to close files, and the collector warns about
-            # open files.
+            # The library does not close its files, so the garbage collector closes them and warns about it.
             warnings.simplefilter("ignore", ResourceWarning)
             try:
                 world.run(play, seconds)

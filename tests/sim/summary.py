@@ -1,7 +1,7 @@
-"""A summary of many seeds in words.
+"""A summary of the results of many seeds.
 
-The summary shows how much the seeds have covered. If they covered much and no seed failed, this is strong
-evidence.
+The summary also counts the faults, changes and calls of all seeds. These counts show how strong the evidence
+is if no seed failed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAMED = (
 
 
 class Summary:
-    """Adds up the results of seeds.
+    """The sums of the results of all seeds so far.
 
     In its methods, ``took_s`` is the time in seconds since the first seed began.
     """
@@ -50,18 +50,18 @@ class Summary:
             self.failed.append(result.seed)
 
     def left_s(self, took_s: float) -> float:
-        """Return the estimated number of seconds for the remaining seeds, at the present speed."""
+        """Return the estimated seconds for the remaining seeds, from the average time of the seeds before."""
         return (len(self._seeds) - self.played) * took_s / max(self.played, 1)
 
     def progress(self, took_s: float, ends: str) -> str:
-        """Return a line about the progress; ``ends`` is the time of day at which the run should end."""
+        """Return a line about the progress. ``ends`` is the time of day at which the run should end."""
         return (
             f"{self.played} of {len(self._seeds)} seeds, {len(self.failed)} failed, "
             f"{self.played / max(took_s, 1e-9):.1f}/s, ends about {ends} ({self.left_s(took_s) / 60:.0f} min)"
         )
 
     def lines(self, took_s: float) -> Iterator[str]:
-        """Yield lines about the seeds that have run, and about their coverage."""
+        """Yield lines about the seeds that have run, and about their faults, changes and calls."""
         seeds = self._seeds
         cpu = f", {self._cpu_s / self.played:.2f} CPU s each" if self.played else ""
         yield (

@@ -1,8 +1,7 @@
-"""Tests of the storage code on a disk that loses unsynced data at a power cut.
+"""Tests of the nameserver's storage code on a simulated disk.
 
-Each call of the disk may also fail. If one sync is left out of the storage code, a test must fail. The
-storage code is the real code. It uses the files of :mod:`disk`, where a power cut may remove any part of the
-unsynced data.
+A power cut of the simulated disk (see :mod:`disk`) may lose any part of the data that was not synced, and
+each call of the disk may fail. If the storage code omits one of its syncs, a test must fail.
 """
 
 from __future__ import annotations
@@ -54,10 +53,7 @@ class Machine:
 
 
 class _Careless(DiskFiles):
-    """Files on the simulated disk that omit one kind of sync.
-
-    The sync is omitted only for paths whose name begins with ``name``.
-    """
+    """Files on the simulated disk that omit one kind of sync for paths whose names begin with ``name``."""
 
     def __init__(self, here: Callable[[], User], what: str, name: str) -> None:
         super().__init__(here)
@@ -100,10 +96,7 @@ class Known:
 
 @dataclass
 class Life:
-    """One process with all of its storage.
-
-    The process opens the storage in the same order as a member.
-    """
+    """One process with a member's storage, which it opens in the same order as a member."""
 
     files: Files
     durability: str = "fsync"
@@ -226,7 +219,7 @@ def entries_in_a_later_segment(machine: Machine) -> Callable[[], None]:
 
 
 def an_earlier_segment(machine: Machine) -> Callable[[], None]:
-    """Check with durability ``journal`` that only the last segment may lose entries."""
+    """Check that a power cut loses entries only of the last segment, with durability ``journal``."""
     life = Life(machine.files(), "journal").open()
     life.append()
     known = replace(life.known)
@@ -237,9 +230,9 @@ def an_earlier_segment(machine: Machine) -> Callable[[], None]:
 
 
 def a_doubtful_start(machine: Machine) -> Callable[[], None]:
-    """Check the start with durability ``journal`` after a power cut that loses any pages.
+    """Check that a member with durability ``journal`` starts after any power cut.
 
-    The member must start, and it must know that it may lack entries.
+    The member must know that it may lack entries.
     """
     life = Life(machine.files(), "journal").open()
     life.become_voter()
@@ -264,9 +257,9 @@ def an_image(machine: Machine) -> Callable[[], None]:
 
 
 def what_a_killed_life_wrote(machine: Machine) -> Callable[[], None]:
-    """Check that entries which are read back after a kill survive a power cut.
+    """Check that entries which a member reads from its journal after a kill survive a later power cut.
 
-    After they were read back, they count as stored.
+    The member counts such entries as durable, so it must sync them after it has read them.
     """
     life = Life(machine.files(), "journal").open()
     life.append()
@@ -278,10 +271,7 @@ def what_a_killed_life_wrote(machine: Machine) -> Callable[[], None]:
 
 
 def names_that_a_killed_life_made(machine: Machine) -> Callable[[], None]:
-    """Check that a process syncs the new file names of an earlier process.
-
-    The earlier process was killed before it synced these names.
-    """
+    """Check that a process syncs the file names of an earlier process that was killed before it did this."""
     life = Life(machine.files()).open()
     life.append()
     names = machine.files()
@@ -389,10 +379,7 @@ def test_what_is_promised_survives_every_cut_of_power(promise: Promise) -> None:
     ("what", "name", "promise"), OMITTED, ids=[f"{what} of {name}, {p.__name__}" for what, name, p in OMITTED]
 )
 def test_a_sync_that_is_left_out_is_missed(what: str, name: str, promise: Promise) -> None:
-    """Check that at least one power cut shows the missing sync.
-
-    Either data is lost, or the member does not start.
-    """
+    """Check that the missing sync is found: after a power cut, data is lost or the member does not start."""
     for seed in range(TRIES):
         try:
             promise(Machine(seed, (what, name)))()
@@ -436,7 +423,8 @@ def test_a_crash_in_any_call_loses_nothing_that_was_said(calls: int, power: bool
         assert ended is None or isinstance(ended, Crashed)
         machine.disk.crash_in = 0
         Life(machine.files()).open().check(known)
-    assert crashes > calls * 0.8  # short writes change the number of calls, so some runs end before the crash
+    # Some runs end before the crash, because short writes change the number of calls.
+    assert crashes > calls * 0.8
 
 
 def test_an_error_in_any_call_ends_a_life_and_loses_nothing_that_was_said(calls: int) -> None:

@@ -1,4 +1,4 @@
-"""The coverage report must count exactly the lines that have run."""
+"""Tests that the coverage report counts exactly the lines that have run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole nameservers run on virtual time, and all rules must hold under all faults.
+"""Tests that complete nameservers obey all rules under all simulated faults.
 
 Environment variables: SIM_SEEDS is the number of seeds (80 in CI, else 8). SIM_FIRST is the first seed; by
 default it is random.
@@ -28,9 +28,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_other_seeds_each_time(capsys: pytest.CaptureFixture[str]) -> None:
-    """All rules hold under all faults.
+    """All rules hold under all faults, with three members (odd seeds) and five members (even seeds).
 
-    Runs with an odd seed have three members, and runs with an even seed have five.
+    Each call of this test uses other seeds, unless SIM_FIRST is set.
     """
     first = FIRST or random.SystemRandom().randrange(10**5, 10**9)
     seeds = f"{first}-{first + SEEDS - 1}"

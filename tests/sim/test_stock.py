@@ -1,6 +1,6 @@
-"""The published PySyncObj loses acknowledged commands.
+"""Tests that the published PySyncObj loses acknowledged commands, as docs/pysyncobj-defects.md claims.
 
-If a later release loses none, these tests fail.
+If a later release loses none, these tests fail, and the page must be corrected.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ The text of the raised :class:`Shown` lists the wrong steps of the library and t
 )
 @pytest.mark.parametrize("name", WHERE)
 def test_the_published_library_loses_nothing_by(name: str) -> None:
-    """Expect that a run shows a wrong step of the library and its effect.
+    """Check that the defect ``name`` of the library has no effect. This test is expected to fail.
 
-    The effect is that an acknowledged command is lost or that states diverge.
+    It fails with :class:`Shown` if a run shows a wrong step of the library and its effect. The
+    effect is the loss of an acknowledged command, or that the members' states differ.
     """
     violations = run_stock(**WHERE[name]).violations
     done = [line for line in violations if line.split()[1] == f"{name}:"]
@@ -60,9 +61,9 @@ def test_the_published_library_loses_nothing_by(name: str) -> None:
 
 @pytest.mark.parametrize("members", [3, 5])
 def test_without_faults_the_published_library_works_in_the_simulator(members: int) -> None:
-    """Without faults, the library works.
+    """The library works in the simulator without faults.
 
-    So the wrong effects come from the faults and not from the simulation.
+    So its wrong steps in other runs are not caused by the simulation.
     """
     result = run_stock(1, members=members, faults=(), compact_entries=60, batch_bytes=2**16)
     assert not [line for line in result.violations if line.split()[1] in ("lost:", "diverged:", "stuck:")]

@@ -1,7 +1,4 @@
-"""Tests of the summary of many seeds.
-
-It adds up the results. An interrupted run prints the results so far.
-"""
+"""Tests of the summary, which adds up the results of many seeds, also if a run is interrupted."""
 
 from __future__ import annotations
 

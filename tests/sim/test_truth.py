@@ -1,7 +1,4 @@
-"""Tests of the simulator's checks.
-
-They must report wrong behaviour and accept correct behaviour.
-"""
+"""Tests of the simulator's checks, which must report wrong behaviour and accept correct behaviour."""
 
 from __future__ import annotations
 
@@ -37,10 +34,10 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def test_a_report_that_was_held_up_may_keep_a_dead_broker_listed(world: World) -> None:
-    """A delayed report may keep a dead broker listed for longer.
+    """The checks accept that a dead broker stays listed for longer because of a delayed report.
 
-    The leader counts a broker's last contact from the arrival of the report. So a delayed report makes the
-    time too late.
+    A report says how long ago a broker was last seen, and the leader counts from the arrival of the report.
+    So a delay of the report lengthens the broker's lease.
     """
     leader, broker = world.leader(), world.brokers[0]
     assert leader is not None
@@ -48,7 +45,7 @@ def test_a_report_that_was_held_up_may_keep_a_dead_broker_listed(world: World) -
     cut = {(late.name, leader.name)}
     reporter, liveness = late.running.reports.reporter, late.running.liveness
 
-    def tells_next() -> bool:  # True if the member sends a report at the next tick of its clock
+    def tells_next() -> bool:  # True if the next tick sends a report
         since = -1.0 if reporter._last_at is None else liveness.clock - reporter._last_at
         return since > REPORT_PERIOD_S - CLOCK_PERIOD_S - 1e-6
 
@@ -65,9 +62,9 @@ def test_a_report_that_was_held_up_may_keep_a_dead_broker_listed(world: World) -
 
 
 def test_a_cut_behind_the_report_excuses_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check must find a dead broker that stays listed, if no report about this broker is delayed.
+    """The checks do not accept that a dead broker stays listed if no report about it was delayed.
 
-    In this test, a link is cut only after the report has arrived.
+    In this test, a link is cut, but only after the report has arrived.
     """
     monkeypatch.setattr(FailureDetector, "judge", lambda *_, **__: ())
     leader = world.leader()
@@ -80,7 +77,7 @@ def test_a_cut_behind_the_report_excuses_nothing(world: World, monkeypatch: pyte
 
 
 def die_silently(world: World) -> None:
-    """Let all members receive a registration of the first broker, then cut the broker's power."""
+    """Let the first broker register with all members, then cut the broker's power."""
     for member in world.members:
         world.brokers[0].register_at(member)
     world.run(0.01)
@@ -88,10 +85,10 @@ def die_silently(world: World) -> None:
 
 
 def test_who_was_emptied_counts_as_a_voter_once_its_disk_holds_that_it_is_one(world: World) -> None:
-    """An emptied member counts as a voter only when this role is stored on its disk.
+    """A member whose disk was emptied counts as a voter only after its disk has stored this role.
 
-    Before that, a crash makes the member a learner again. If another member were lost, too, the group would
-    have no majority.
+    Before, a crash would make it a learner again. If the simulator then stopped another member, too, the
+    group would have no majority.
     """
     leader = world.leader()
     emptied, other = (member for member in world.members if member is not leader)
@@ -105,7 +102,7 @@ def test_who_was_emptied_counts_as_a_voter_once_its_disk_holds_that_it_is_one(wo
 
 
 def test_members_are_in_contact_as_long_as_their_contact_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fast check that runs for each batch of reads must agree with the exact age of the contact."""
+    """The fast check of contact, which each batch of reads makes, must agree with the contact's exact age."""
     answers = {True: 0, False: 0}
 
     def compare(truth: Truth, mode: Watched) -> None:
@@ -124,9 +121,9 @@ def test_members_are_in_contact_as_long_as_their_contact_is_young(monkeypatch: p
 
 
 def test_a_barrier_that_reads_join_again_behind_another_is_told_twice(world: World) -> None:
-    """A caller whose reads join the same barrier twice is called twice.
+    """A callback that joins the same barrier twice, with another callback between, is called twice.
 
-    The first call answers all of these reads.
+    The simulated server must accept this, although its first call answers all of its reads.
     """
     member = world.leader()
     assert member is not None

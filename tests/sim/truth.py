@@ -1,6 +1,6 @@
-"""Rules that concern the events of all members, so that no single member can check them.
+"""Checks of rules that concern the events of all members, so that no single member can check them.
 
-Violations are collected and not raised, because many callers run under code that catches exceptions.
+A violation is recorded and not raised, because code of the nameserver could catch the exception.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ The time begins when the leader can evict brokers.
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of the log, with the verdicts of the first member that applied it."""
+    """One entry of the log, with the results of its commands on the first member that applied it."""
 
     payload: bytes
     term: int
@@ -165,10 +165,7 @@ class Truth:
     def after(
         self, command: Command, verdict: Verdict, view: RouteView, before: Record | None, index: int
     ) -> None:
-        """Check the table after a command was applied for the first time.
-
-        It must be as the sender intended.
-        """
+        """Check that a command changed the table as its sender intended, when a member first applied it."""
         if isinstance(verdict, Applied):
             now = self.world.clock.now
             for lost in verdict.lost:
@@ -202,14 +199,11 @@ class Truth:
                     self._check_version(command, before, index)
                 if before is None or before.data_version != command.data_version:
                     self._check_topics(command, view, index, perms=(6,))
-                elif not before.complete:  # same data version: permissions that an operator set must stay
+                elif not before.complete:  # with an equal version, permissions of operators stay
                     self._check_topics(command, view, index, perms=(6, 4))
 
     def _check_version(self, command: RegisterBroker | Update, before: Record, index: int) -> None:
-        """Check that a listed broker's version does not go back.
-
-        It may go back only if the broker's store was restored since then.
-        """
+        """Check that a listed broker's data version does not become older, unless its store was restored."""
         listed, version = before.data_version, command.data_version
         if version == listed or not version.contained_in(listed):
             return
@@ -221,10 +215,7 @@ class Truth:
     def _check_topics(
         self, command: RegisterBroker | Update, view: RouteView, index: int, *, perms: tuple[int, ...]
     ) -> None:
-        """Check that the table has each topic as the broker has it.
-
-        This must hold after a master has registered a change.
-        """
+        """Check that the table has a master's topics as the master has registered them."""
         record = view.record(command.broker)
         if record is None or record.broker_id != MASTER_ID:
             return
@@ -241,10 +232,7 @@ class Truth:
                 )
 
     def _check_registers(self, view: RouteView, index: int) -> None:
-        """Check that no old value of a register comes back.
-
-        Each value was sent only once.
-        """
+        """Check that no old value of a register comes back. Each value was sent only once."""
         for register in self.world.registers:
             line = self._line(view, register.name, register.name)
             queues = None if line is None else line[0]
@@ -281,8 +269,8 @@ class Truth:
             mark = (proposal.boot_id, proposal.sequence)
             if isinstance(verdict, Applied):
                 self.count[type(command).__name__] += 1
-                # Only a ``Touch`` may be applied twice (the exception to rule 1). It names no revision, and
-                # it changes only the record's revision.
+                # Only a ``Touch`` may be applied twice, because it only renews a lease. It is the exception
+                # to rule 1 of docs/raft-rules.md.
                 if self._marks.setdefault(mark, index) != index and not isinstance(command, Touch):
                     self.fail(
                         Oracle.REVISIONS,
@@ -296,9 +284,9 @@ class Truth:
                 )
 
     def _check_bases(self, index: int, command: Command, verdict: Applied) -> None:
-        """Check rule 1.
+        """Check rule 1 of docs/raft-rules.md.
 
-        A command must not be applied if an entry on which it is based was changed or removed.
+        A command must not be applied if a part of the table from which it was computed has changed.
         """
         for base in bases(command):
             if base.revision < self._changed.get((base.kind, base.key), 0):
@@ -316,11 +304,11 @@ class Truth:
                 self._changed["key", (command.namespace, command.key)] = verdict.revision
 
     def acknowledged(self, index: int) -> None:
-        """Note that the proposer of the command at ``index`` learnt that the command was applied."""
+        """Note that the member that proposed the command at ``index`` knows that it was applied."""
         self.count["acknowledged"] += 1
         self._acknowledged_at.append(self.world.clock.now)
         self._acknowledged_index.append(max([index, *self._acknowledged_index[-1:]]))
-        # From now on, clients must not find a topic that was removed at this index or an earlier one.
+        # From now on, clients must not find topics that were removed up to this index.
         while self._drops and self._drops[0][0] <= index:
             call = self._drops.pop(0)[1]
             self.history.append(replace_call(call, ended=self.world.clock.now))
@@ -331,9 +319,9 @@ class Truth:
         return self._acknowledged_index[-1] if self._acknowledged_index else 0
 
     def check_barrier(self, member: Watched, needed: int) -> None:
-        """Check rule 8 for a read after its barrier.
+        """Check that a linearizable read sees all changes that were acknowledged before it arrived.
 
-        The read must see all changes that were acknowledged before the read arrived.
+        This is a part of rule 8 of docs/raft-rules.md.
         """
         self.count["barriers"] += 1
         applied = member.member.applied_index
@@ -345,9 +333,9 @@ class Truth:
             )
 
     def check_promise(self, member: Watched, what: str) -> None:
-        """Check rule 8 for a member in contact with its leader.
+        """Check that a member in contact has applied all changes that were acknowledged long enough ago.
 
-        The member must have applied all changes that were acknowledged an election timeout ago or earlier.
+        Rule 8 of docs/raft-rules.md allows that changes of the last election timeout are missing.
         """
         self.count["promises"] += 1
         since = self.world.clock.now - member.member.contact_limit
@@ -364,8 +352,9 @@ class Truth:
     # -- leaders
 
     def look(self, mode: Watched) -> None:
-        """Check a started member after each pass of its loop."""
-        # This is the most frequently run code of this module. So it reads attributes and avoids properties.
+        """Check a started member after each turn of its event loop."""
+        # This code runs more often than all other code of this module. So it reads attributes and not
+        # properties, which need more time.
         engine = mode.engine
         library = engine.shared.library
         term = library.term
@@ -392,18 +381,12 @@ class Truth:
             self.digest(mode.host.name, applied, mode.state_digest)
 
     def _check_within(self, mode: Watched, applied: int) -> None:
-        """Check the table while an entry is being applied.
-
-        Even then, the table must show each command completely or not at all.
-        """
+        """Check that the table shows only complete commands, even while an entry is being applied."""
         if mode.view_now().state_digest() != mode.digest_of_whole_commands:
             self.fail(Oracle.TABLE, f"{mode.host.name} shows a part of a command of entry {applied + 1}")
 
     def _look_at_leader(self, mode: Watched, engine: Engine, term: int) -> None:
-        """Check that the term has only one leader.
-
-        Also note since when the leader has had contact with each member.
-        """
+        """Check that a term has only one leader; note since when this leader has contact with each member."""
         name = mode.host.name
         if self.leaders.setdefault(term, name) != name:
             self.fail(Oracle.ELECTIONS, f"two leaders in term {term}: {self.leaders[term]}, {name}")
@@ -430,13 +413,13 @@ class Truth:
                 since.pop(member, None)
         self._nobody_lapses_before[key] = oldest + limit
 
-    # -- liveness: the clock of the liveness data moves in steps. So the sender and the receiver of a report
-    # may each note a time that is one step early.
+    # -- last-seen times of brokers. A member measures them by a clock that moves in steps. So the sender and
+    # the receiver of a report may each note a time that is one step too early.
 
     def reported(self, broker: BrokerKey, revision: int | None) -> None:
-        """Note that a member reports a closed connection to its leader.
+        """Note that a member reports to its leader that this broker's connection has closed.
 
-        The connection belonged to this broker, at this revision of its record.
+        The report names the revision of the broker's record.
         """
         self._closings.add((broker, revision))
 
@@ -487,7 +470,7 @@ class Truth:
     def look_for_ghosts(self) -> None:
         """Check that dead brokers are evicted soon after their lease.
 
-        Time without a leader that can evict does not count. The simulator calls this every
+        Time without a leader that can evict does not count. The simulator calls this method every
         :data:`GHOST_LOOK_S` seconds.
         """
         now = self.world.clock.now
@@ -501,7 +484,7 @@ class Truth:
                 self._ghosts.pop(key, None)
                 continue
             if any(m.ready and m.running.heard_at.get(key, -1.0) > now - passed for m in self.world.members):
-                self._ghosts[key] = 0.0  # a message of the dead broker was delayed and arrived just now
+                self._ghosts[key] = 0.0  # a delayed message of the dead broker has just arrived
             if leader is None or any(m.up and m.machine.cannot_write for m in self.world.members):
                 continue  # no leader can evict, or a full or hung disk may prevent commits
             record = leader.view_now().record(key)
@@ -518,10 +501,10 @@ class Truth:
                 self._ghosts[key] = -math.inf
 
     def _is_held_up(self, broker: BrokerKey, leader: Member) -> bool:
-        """Return True if a report to the leader that may name this broker waits in a blocked direction.
+        """Return True if a report that may name this broker waits on a blocked link to the leader.
 
-        The leader counts contact times from the report's arrival. So the longer the report has waited, the
-        later these times are.
+        A report says how long ago a broker was last seen, and the leader counts from the report's arrival. So
+        a report that waits lengthens the broker's lease.
         """
         members = {member.name: member for member in self.world.members}
         for (source, target), ends in self.world.net.held.items():
@@ -539,8 +522,8 @@ class Truth:
     def _stood_still(self, broker: BrokerKey) -> float:
         """Return by how many seconds a member's time for this broker's heartbeat may be too late.
 
-        A member's clock does not advance while the member is paused. After the pause, the member may report a
-        heartbeat that arrived just before the pause.
+        A member's clock does not advance while the member is paused. So after a pause, the member may report
+        a heartbeat from before the pause as a new heartbeat.
         """
         pauses = [
             member.paused_at_last - member.paused_from
@@ -553,9 +536,8 @@ class Truth:
     def _note_judging(self, term: int, passed: float) -> None:
         """Add to the time for which the leader of this term could evict brokers.
 
-        If the previous leader could evict only for a moment, it may not have received all reports about
-        brokers. Then the present leader may lack contacts that earlier leaders knew. So it may list each dead
-        broker for a whole lease again.
+        If the previous leader could evict only for a moment, it may not have passed all reports on. Then the
+        current leader may lack last-seen times, and may list each dead broker for a whole lease again.
         """
         if term not in self._judged_for:
             before = next((begun for begun in reversed(self._terms_begun) if begun < term), 0)
@@ -570,10 +552,7 @@ def _drop(key: tuple[str, str], now: float) -> Call:
 
 
 def _in_order(verdict: Verdict) -> Verdict:
-    """Return the verdict with sorted names.
-
-    A table that was loaded from a snapshot has its names in another order.
-    """
+    """Return the verdict with sorted names, because a table from a snapshot has them in another order."""
     if not isinstance(verdict, Applied):
         return verdict
     return replace(

@@ -1,6 +1,6 @@
-"""The world of one run: nameservers, brokers, clients and the network between them.
+"""The simulated world of one run: nameservers, brokers, clients and the network between them.
 
-A seed decides all events.
+The seed of the run decides all events.
 """
 
 from __future__ import annotations
@@ -28,10 +28,7 @@ SETTLE_S = 12.0
 
 
 class _Complaints(logging.Handler):
-    """A log handler that reports each logged error as a violation.
-
-    Errors that the simulator itself caused are left out.
-    """
+    """A log handler that records each logged error as a violation, unless the simulator caused the error."""
 
     EXPECTED = (
         *("journal full", "not exported", "unable to store"),
@@ -101,7 +98,7 @@ class World:
         self.admin = Admin(self, "admin")
         self.operator = Operator(self)
         self.memory_from = 0.0
-        """Start time of the running member that started first; no member knows earlier broker contacts."""
+        """Start time of the member that has run longest. No member knows earlier contacts of brokers."""
         self.troubled_until = 0.0
         """Time until which faults of the scenario may have effects."""
         self._calm_since = 0.0
@@ -136,9 +133,9 @@ class World:
             member.bury()
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
-        """Let at most ``seconds`` pass, and stop at the first violation.
+        """Let ``seconds`` pass, or less if ``until`` returns True or a violation is found.
 
-        Return True as soon as ``until`` returns True.
+        Return True if ``until`` returned True.
         """
         return self.clock.run(seconds, until, stop=self.truth.violations)
 
@@ -179,10 +176,7 @@ class World:
         return next(broker for broker in found if broker.key == key)
 
     def judging_leader(self) -> Watched | None:
-        """Return the leader that can evict brokers.
-
-        Return None if there is no such leader or its process is paused.
-        """
+        """Return the leader that can evict brokers, or None if there is none or its process is paused."""
         for member in self.members:
             if member.ready and not member.loop.paused and member.look(lambda mode: mode.judges):
                 return member.running
@@ -193,11 +187,11 @@ class World:
         return self.memory_from > at
 
     def disturbed(self) -> None:
-        """Note a change after which members may need a moment to work normally again."""
+        """Note a fault or a change, after which members may need some time until they work normally again."""
         self._calm_since = self.clock.now + 1e-9
 
     def calm_for(self) -> float:
-        """Return the seconds for which the world has been healthy without a break."""
+        """Return for how many seconds the world has been healthy without interruption."""
         return self.clock.now - self._calm_since
 
     def is_calm_now(self) -> bool:
@@ -222,7 +216,10 @@ class World:
         return [actor.name for actor in (*self.brokers, *self.clients)]
 
     def may_lose(self, member: Victim) -> bool:
-        """Return True if all members are up, no member is a learner, and no member lags behind."""
+        """Return True if the group keeps all acknowledged changes even if this member loses its data now.
+
+        All members must be up, no member may be a learner, and no member may lag behind.
+        """
         if not all(other.ready and other.running.promises_kept for other in self.members):
             return False
         modes = [other.running.member for other in self.members]
@@ -236,10 +233,10 @@ class World:
         )
 
     def may_lose_power(self, member: Victim) -> bool:
-        """Return True if a power cut of this member can lose no acknowledged change.
+        """Return True if the group keeps all acknowledged changes even if this member loses power now.
 
-        With durability ``journal``, a member that may have lost data is at risk until it is a voter again.
-        The result is False while another member is at risk.
+        With durability ``journal``, a power cut may lose data of a member. So the result is False while
+        another member may have lost data and is not a voter again yet.
         """
         if self.durability != "journal":
             return True
@@ -250,10 +247,9 @@ class World:
         return len(others) > 1 and not any(other.at_risk for other in others)
 
     def expect_soon_gone_after(self, broker: Broker, end: Callable[[], None]) -> None:
-        """Call ``end``, which ends a broker and its connections.
+        """Call ``end``, which ends a broker and its connections; check that the broker is evicted soon.
 
-        One second later, check that the broker is not listed any more. This check is made only if all members
-        and links have worked all the time.
+        The check follows a second later. It is made only if all members and links have worked all the time.
         """
         now, leader = self.clock.now, self.leader()
         watched = (
@@ -291,7 +287,7 @@ class World:
             member.mend()
 
     def finish(self) -> None:
-        """Check that everything works after all faults have ended, and check the history of all calls."""
+        """Check that all members work after all faults have ended, and check the history of all calls."""
         if self.truth.violations:
             return
         for client in (*self.clients, *self.registrants):
@@ -304,10 +300,7 @@ class World:
         self._check_history()
 
     def _write_and_read(self) -> None:
-        """Write at every member, then read at every member.
-
-        If the members differ, the history then shows it.
-        """
+        """Write at every member, then read at every member, so that the history shows any difference."""
         done: list[str] = []
         client = self.clients[0]
         for number, member in enumerate(self.members):

@@ -1,14 +1,15 @@
 """Program that writes docs/why-not-zookeeper.md in both languages.
 
-It uses templates, and the figures of the published run.
-
-    python -m tests.tidy.article
+The command ``python -m tests.tidy.article`` fills two templates with the figures of the published run.
 
 A template has placeholders of the form ``{{series:scenario/case measure design}}``. "-" stands for no case.
-Without "series:" the series is "equal". In place of a placeholder the article has the median of the rounds
-with its unit. With "own:" as the series, the article has the time that the run's page gives for RocketMQ's
-own timers. With "scale:" as the series, the scenario is the name of a point of ``mqbench scale``, with a
-hyphen for each character that is no letter or digit.
+The default series is "equal" (equal timers). The article has the median of the rounds, with its unit, in
+place
+of a placeholder. Two series are special:
+
+- "own": the time that the run's page gives for RocketMQ's own timers.
+- "scale": the scenario is the name of a point of ``mqbench scale``. In the name, a hyphen replaces each
+  character that is no letter or digit.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ _UNITS: Final = {
 }
 
 Place = tuple[str, ...]
-"""Series, scenario, case ("" without one), measure, design."""
+"""The place of a figure: series, scenario, case ("" if there is none), measure, design."""
 
 
 def published() -> tuple[dict[Place, list[tuple[float, float]]], dict[Place, tuple[float, float]]]:
     """Return the published figures.
 
     Returns:
-        Two mappings by :data:`Place`. The first has a tuple for each round: its value, and the longest time
-        that may be recorded as 0. The second has the series "own": each recovery time with RocketMQ's own
-        timers, as (least, most).
+        Two mappings by :data:`Place`. The first has a tuple for each round: the value, and the longest time
+        that the run may have recorded as 0. The second has the recovery times with RocketMQ's own timers
+        (series "own"), each as (least, most).
     """
     rounds: dict[Place, list[tuple[float, float]]] = defaultdict(list)
     with (PUBLISHED / "values.csv").open(newline="") as file:
@@ -95,7 +96,7 @@ def figure_of(rounds: Sequence[tuple[float, float]], measure: str, *, chinese: b
     """Return the median of the values with its unit.
 
     Args:
-        rounds: A tuple for each round: its value, and the longest time that may be recorded as 0.
+        rounds: A tuple for each round: the value, and the longest time that the run may have recorded as 0.
     """
     unit = next((unit for end, unit in _UNITS.items() if measure.endswith(end)), "")
     value, floor = median(value for value, _ in rounds), max(floor for _, floor in rounds)

@@ -60,7 +60,7 @@ def _plain(text: str) -> str:
 
 
 def _summary(value: object) -> str:
-    """Return an object's docstring without sections such as ``Args``."""
+    """Return the first part of an object's docstring, without sections such as ``Args``."""
     doc = inspect.getdoc(value) or ""
     return _plain(re.split(r"\n\n?(?=(?:Args|Attributes|Raises|Returns|Yields):\n)", doc)[0].strip())
 

@@ -1,9 +1,7 @@
 """Program that writes the reference of metrics in docs/metrics.md from the metrics that real servers serve.
 
-    python -m tests.tidy.metrics_reference
-
-The command starts nameservers of both modes and a broker, sends several kinds of requests, and writes the
-page.
+The command ``python -m tests.tidy.metrics_reference`` starts nameservers of both modes and a broker. It sends
+several kinds of requests to them, and writes the page.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ class Passes:
         return request
 
     def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
-        """Do nothing."""
+        """Accept the response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +194,7 @@ _TLS: Final = {"cert": "member.pem", "key": "member.key", "ca": "authority.pem"}
 
 
 def _do_a_little_of_everything(broker: str) -> None:
-    """Send messages to a broker, pull one, send one back, and commit offsets that lag."""
+    """Send, pull and send back messages, and commit offsets at a broker, so that all metrics appear."""
     wire = Wire(broker)
     consumers = (ConsumerData(group_name="G"),)
     beat = HeartbeatData(client_id="c", consumers=consumers, producer_groups=("P",))

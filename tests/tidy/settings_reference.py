@@ -1,6 +1,6 @@
 """Program that writes the reference of settings in docs/configuration.md from the servers' declarations.
 
-This command writes the page: ``python -m tests.tidy.settings_reference``.
+The command is ``python -m tests.tidy.settings_reference``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Prometheus' own tool accepts the alert rules and the dashboards' queries; alerts fire when they should."""
+"""Tests of the alert rules and the dashboards with Prometheus' own tool.
+
+The tool must accept all rules and queries, and the alerts must fire at the right times.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""docs/architecture.md names only files that exist, and each folder's docstring names its modules."""
+"""Tests that docs/architecture.md names only existing files.
+
+The docstring of each folder must name all modules of the folder.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ def test_each_file_that_a_walk_enters_is_there() -> None:
 
 
 def folders() -> list[Path]:
-    """Return all folders with modules in nameserver and broker."""
+    """Return all folders with modules of the nameserver and the broker."""
     return sorted(
         path.parent for top in ("nameserver", "broker") for path in (ROOT / top).rglob("__init__.py")
     )

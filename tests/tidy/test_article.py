@@ -1,4 +1,7 @@
-"""docs/why-not-zookeeper.md and the READMEs have the published run's figures, the same in both languages."""
+"""Tests that docs/why-not-zookeeper.md and the READMEs have the figures of the published run.
+
+The figures must be the same in both languages.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from routekeeper.bench.costs.advice import RESTART_S
 from routekeeper.bench.costs.units import DESIGNS, Design
 from tests.tidy import article
 
-#: The README's answer in three sentences rests on these figures.
+#: Placeholders of the figures that the README quotes in its short answer.
 README_FIGURES = (
     *(
         f"{{{{{series}:nameserver-restarts/one-empty newcomer_right_s {design}}}}}"
@@ -25,7 +28,10 @@ README_FIGURES = (
 
 @pytest.mark.parametrize("name", article.ARTICLES)
 def test_article_has_the_figures_of_the_published_run(name: str) -> None:
-    """If this test fails, write the pages again: ``python -m tests.tidy.article``."""
+    """The article equals its template with the published figures.
+
+    If this test fails, write the pages again: ``python -m tests.tidy.article``.
+    """
     template = (article.DOCS / "article" / name).read_text(encoding="utf-8")
     assert (article.DOCS / name).read_text(encoding="utf-8") == article.written(
         template, chinese="zh" in name

@@ -1,4 +1,4 @@
-"""CHANGELOG.md has the form of Keep a Changelog, and its newest release is the package's version."""
+"""Tests that CHANGELOG.md has the form of Keep a Changelog, and begins with the package's version."""
 
 from __future__ import annotations
 

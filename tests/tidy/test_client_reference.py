@@ -1,4 +1,4 @@
-"""docs/client-reference.md agrees with the code and has every public name."""
+"""Tests that docs/client-reference.md agrees with the code and has every public name."""
 
 from __future__ import annotations
 

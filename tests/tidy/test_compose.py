@@ -1,4 +1,4 @@
-"""Checks of the container files without a container engine; tests/containers runs the containers."""
+"""Tests of the container files that need no container engine. tests/containers runs the containers."""
 
 from __future__ import annotations
 
@@ -207,14 +207,14 @@ def test_server_is_confined_watched_and_given_time_to_end(service: dict[str, Any
     assert service["deploy"]["resources"]["limits"].keys() == {"cpus", "memory"}
     assert service["pids_limit"] > 0
     assert service["healthcheck"]["test"][0] == "CMD"
-    # Docker must give the server enough time to stop: the server first answers all open requests.
+    # Docker must wait long enough before it kills the server, which first answers all open requests.
     assert service["stop_grace_period"] == f"{NamesrvSettings().drain_s + 15:.0f}s"
 
 
 def dockerfile() -> dict[str, list[list[str]]]:
-    """Return the instructions of each Dockerfile stage, split into words.
+    """Return the instructions of each stage of the Dockerfile, split into words.
 
-    If a stage is built on an earlier stage, the instructions of the earlier stage come first.
+    The instructions of a stage begin with those of the stage on which it is built.
     """
     stages: dict[str, list[list[str]]] = {}
     for line in (ROOT / "compose" / "Dockerfile").read_text().replace("\\\n", " ").splitlines():

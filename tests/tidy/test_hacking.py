@@ -1,4 +1,4 @@
-"""HACKING.md names files, markers and targets that exist."""
+"""Tests that all files, markers and make targets in HACKING.md exist."""
 
 from __future__ import annotations
 

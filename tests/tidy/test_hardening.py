@@ -1,4 +1,7 @@
-"""Each defect of PySyncObj that we fixed has a script or a test, and a test case without the fix."""
+"""Tests that each fixed defect of PySyncObj has a script or a test that shows it.
+
+A further test case must switch the fix off, so that the script or test then fails.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ SHOWN_BY = "Shown by "
 
 
 def entries() -> dict[int, tuple[str, str]]:
-    """Return two texts for each defect on the page: its description, and the tests that show it."""
+    """Return two texts for each defect in the document: its description, and the tests that show it."""
     found = _ENTRY.findall(PAGE.read_text())
     assert len({number for number, _ in found}) == len(found), "a defect has two entries"
     parts = {int(number): " ".join(text.split()).partition(SHOWN_BY) for number, text in found}
@@ -45,7 +48,7 @@ def named_tests() -> set[str]:
 def switched_off() -> set[int]:
     """Return the numbers of the defects whose fix a test switches off.
 
-    The numbers come from the cases in lists named ``SWITCHED_OFF``, and from names of tests.
+    The numbers are in lists named ``SWITCHED_OFF``, and in names of tests.
     """
     found = {
         int(number)
@@ -77,8 +80,7 @@ def exists(place: str) -> bool:
     module = importlib.import_module(path)
     found: object = module
     for name in names:
-        # Inherited names do not count, because the base class defines them. Python mangles a private name
-        # like __x to _SyncObj__x.
+        # Look up a name only in the object itself, because an inherited name is defined in another place.
         if name not in vars(found):
             return False
         found = vars(found)[name]

@@ -1,4 +1,4 @@
-"""Ctrl-C ends a program without a traceback, even while the program still loads its modules."""
+"""Tests that Ctrl-C ends a program without a traceback, even while it still imports its modules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-#: Program that gets SIGINT during its imports, when the interpreter looks for the module ``argv[2]``.
+#: A program that gets SIGINT during its imports, when it begins to import the module ``argv[2]``.
 PROGRAM = """
 import importlib, os, signal, sys
 

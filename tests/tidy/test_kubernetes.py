@@ -1,4 +1,4 @@
-"""The Kubernetes example: our programs accept its command lines, and its parts refer to each other."""
+"""Tests that our programs accept the command lines of the Kubernetes example, and that its parts agree."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ def test_ports_and_probes_are_those_that_the_server_binds(tmp_path: Path) -> Non
     probes = {name: container()[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")}
     assert {probe["port"] for probe in probes.values()} == {"http"}
     assert probes["readiness"]["path"] == "/readyz"
-    # A member that lost its leader is not ready, but a restart of the member would make the outage worse.
+    # A member without a leader is not ready. Kubernetes must not restart it, which would make the outage
+    # worse.
     assert {probes["startup"]["path"], probes["liveness"]["path"]} == {"/healthz"}
 
 

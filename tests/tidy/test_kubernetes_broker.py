@@ -1,4 +1,4 @@
-"""The Kubernetes manifests follow the published schemas, and the broker's parts refer to each other."""
+"""Tests that the Kubernetes manifests follow the published schemas, and that the broker's parts agree."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_probes_volume_and_time_to_end_are_those_of_the_broker() -> None:
     spec = documents("broker")["StatefulSet"]["spec"]
     probes = {name: container()[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")}
     assert probes["readiness"] == {"path": "/readyz", "port": "http"}
-    # A broker whose disk fails is not ready, but it must not be restarted: a restart would not help.
+    # A broker whose disk fails is not ready. Kubernetes must not restart it, because this would not help.
     assert probes["startup"] == probes["liveness"] == {"path": "/healthz", "port": "http"}
     (claim,) = spec["volumeClaimTemplates"]
     mounts = {mount["mountPath"]: mount["name"] for mount in container()["volumeMounts"]}

@@ -1,4 +1,4 @@
-"""The Chinese README has the same commands, links and figures as the English README, in the same order."""
+"""Tests that both READMEs (English, Chinese) have the same commands, links and figures, in the same order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PAGES = [("README.md", "README.zh-CN.md")]
 
 
 def parts(page: str) -> dict[str, list[str]]:
-    """Return the parts of a page that are the same in each language."""
+    """Return the parts of a page that must be the same in each language."""
     text = (ROOT / page).read_text(encoding="utf-8")
     text = re.sub(r"(?m)^\[(?:English|中文)\]\(.*\)\n", "", text)
     outside = re.sub(r"```.*?```", "", text, flags=re.DOTALL)

@@ -1,7 +1,7 @@
 """Tests of tests/leftover.py, which runs two commands at the same time.
 
-The second command gets only the CPU time that the first leaves idle. If either command fails, leftover.py
-fails.
+The second command gets only the CPU time that the first command does not use. The program fails if one of the
+commands fails.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Each test file contains the names of its own markers, because make searches the files' text for them."""
+"""Tests that each test file contains the names of its pytest markers.
+
+``make`` finds the files of a marker by a search for the marker's name in their text.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dashboards, alert rules and docs/metrics.md name only metrics and labels that real servers serve."""
+"""Tests that dashboards, alert rules and docs/metrics.md name only metrics and labels of real servers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GROUPED = re.compile(r"\b(?:by|on|group_right|group_left|ignoring|without)\s*\((
 SHOWN = re.compile(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}")
 #: Labels that Prometheus adds, and the label of histogram buckets.
 SCRAPED = frozenset({"job", "instance", "le"})
-#: Allowed values of the label ``port``: the ports that have a certificate if they use TLS.
+#: Allowed values of the label ``port``. It names the ports that can use TLS, and so have a certificate.
 PORTS = frozenset({"raft", "wire", "http"})
 
 
@@ -57,7 +57,7 @@ def test_page_has_every_metric_that_the_other_pages_name() -> None:
 
 
 def queries() -> Iterator[tuple[str, str, str]]:
-    """Yield (place, query, texts that show labels of the result) for dashboards and alert rules."""
+    """Yield the queries of dashboards and alert rules, each with its place and the texts about its result."""
     for path in sorted(GRAFANA.glob("*.json")):
         for panel in json.loads(path.read_text())["panels"]:
             for target in panel["targets"]:

@@ -1,4 +1,4 @@
-"""docs/operations.md quotes log lines, refusals, flags and commands, which must all exist."""
+"""Tests that all log lines, refusals, flags and commands that docs/operations.md quotes exist."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "operations.md"
 SPAN = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-#: A text that begins with one of these programs is a command line.
+#: Programs. A quoted text that begins with one of them is a command line.
 PROGRAMS = ("mqadmin", "mqnamesrv", "mqbroker", "mqshutdown", "sh bin/", "nohup sh bin/", "python3", "curl")
-#: Commands of other programs.
+#: Quoted commands of other programs, which the tests do not check.
 NOT_OURS = {"ulimit -n", "sha256sum -c"}
 
 

@@ -1,4 +1,7 @@
-"""The package ``routekeeper``: each way to install it, and its use beside modules of the same names."""
+"""Tests of the package ``routekeeper``: each way to install it, and its use in a user's project.
+
+The project may have modules with names like ``client``, which must not hide the package's modules.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(source: Path, out: Path) -> Path:
-    """Build a wheel with pip, with the installed build requirements."""
+    """Build a wheel with pip. Use the build requirements that are already installed."""
     command = (
         sys.executable,
         "-m",
@@ -241,7 +244,7 @@ def test_each_installed_program_starts(program: str, site: Path, tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", ["--help", "compare"])
 def test_the_benchmark_without_its_extra_names_the_extra(asked: str, site: Path, tmp_path: Path) -> None:
-    # With -S, Python does not find the packages of this environment.
+    # With -S, Python does not find the packages of this environment, such as those of the extra.
     program = (sys.executable, "-S", str(site / "bin" / "mqbench"), asked)
     found = done(*program, folder=tmp_path, PYTHONPATH=str(site))
     assert found.returncode == 2
@@ -289,7 +292,7 @@ def sources() -> Iterator[Path]:
 
 
 def bare_names(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (line, name) of imports, and of strings with a module name, that lack ``routekeeper.``."""
+    """Yield (line, name) of each import or string in which a module name lacks ``routekeeper.``."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             names = [each.name for each in node.names]

@@ -1,4 +1,4 @@
-"""Ports that a test session gives to servers are used by no other session."""
+"""Tests that two test sessions at the same time never use the same ports."""
 
 from __future__ import annotations
 

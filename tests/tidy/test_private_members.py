@@ -1,4 +1,7 @@
-"""Tests use few private members, and the number must only fall: tests should use public names."""
+"""A check that tests do not use more private members of our code than before.
+
+Tests should use public names, because private names may change at any time.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CEILING = 180
-"""Maximum number of uses of private members in all tests; lower it when a use is removed."""
+"""Maximum number of uses of private members in all tests. Lower it when you remove a use."""
 
 
 def accesses(tree: ast.Module) -> int:

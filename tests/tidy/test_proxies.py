@@ -1,4 +1,4 @@
-"""No program here uses the environment's proxy to reach our own servers."""
+"""Tests that no program here reaches our own servers through a proxy that environment variables name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def health_check(path: Path, http: str) -> list[str]:
 
 @pytest.mark.slow
 def test_health_checks_of_compose_ask_the_server_itself(tmp_path: Path) -> None:
-    """A proxy in the containers' environment must not make healthy containers "unhealthy"."""
+    """A health check must not use a proxy, which could not reach the server and would report it unhealthy."""
     dead, nobody = free_addresses(2)
     proxied = dict.fromkeys(("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy"), f"http://{dead}")
     with running(tmp_path, brokers=(), nameservers=1) as cluster:
@@ -41,7 +41,10 @@ def test_health_checks_of_compose_ask_the_server_itself(tmp_path: Path) -> None:
 
 
 def test_no_program_reads_http_through_the_environments_proxy() -> None:
-    """``urlopen`` and the default opener of urllib look for a proxy; http.client and aiohttp do not."""
+    """Programs must not use ``urlopen`` or urllib's default opener, because both use the environment's proxy.
+
+    http.client and aiohttp do not use a proxy by default.
+    """
     asking = re.compile(r"\burlopen\(|build_opener\((?!urllib\.request\.ProxyHandler\(\{\}\))|trust_env=True")
     found = [
         f"{path.relative_to(ROOT)}:{number}"

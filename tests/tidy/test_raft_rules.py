@@ -1,4 +1,4 @@
-"""docs/raft-rules.md has every rule of the raft mode that the code cites by number."""
+"""Tests that docs/raft-rules.md has every rule of raft mode that the code cites by number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""README and docs/start.md are short, and their Python examples run unchanged against our servers."""
+"""Tests that README and docs/start.md are short, and that their Python examples work with our servers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.transport.blocking import BlockingClient
 
-pytestmark = pytest.mark.faults  # because the examples run with real processes
+pytestmark = pytest.mark.faults  # the examples need real processes
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMESERVER = "127.0.0.1:9876"
@@ -40,7 +40,7 @@ def running(*arguments: str, log: Path) -> Iterator[str]:
 
 
 def wait_until_registered(nameserver: str) -> None:
-    """Wait until the nameserver knows a broker: a broker may be ready before it is registered."""
+    """Wait until the nameserver lists a broker, because a broker may be ready before it is registered."""
     deadline = time.monotonic() + 60.0
     with BlockingClient() as client:
         while client.invoke(nameserver, RemotingCommand.request(105, {"topic": "TBW102"})).code != 0:

@@ -1,4 +1,4 @@
-"""The bounds in docs/security.md equal those of the programs."""
+"""Tests that the limits in docs/security.md equal the limits in the programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables about accounts in docs/security.md agree with the programs."""
+"""Tests that the tables about accounts in docs/security.md agree with the programs."""
 
 from __future__ import annotations
 

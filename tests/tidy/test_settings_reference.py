@@ -1,4 +1,4 @@
-"""docs/configuration.md has a row for each setting, and equals the settings that the programs declare."""
+"""Tests that docs/configuration.md has the settings that the programs declare, each in a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The documents build as a site without a warning: all links work, and the navigation has each page."""
+"""Tests that the site of the documents builds without a warning.
+
+So all links work, and the navigation has each page.
+"""
 
 from __future__ import annotations
 

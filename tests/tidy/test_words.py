@@ -1,4 +1,4 @@
-"""Docstrings, comments and pages keep the rules for words in HACKING.md, as far as a search can check."""
+"""Tests that the search of :mod:`.words` finds nothing in docstrings, comments and pages."""
 
 from __future__ import annotations
 

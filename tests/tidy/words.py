@@ -1,9 +1,9 @@
-"""Search for text that may be hard to read.
+"""Program that searches for text that may be hard to read.
 
 ``python -m tests.tidy.words`` lists all findings; a test fails if there is any finding.
 
-The search finds docstrings and comments that begin with a word like "What" or "Who" without a noun, and
-private metaphors. Text that it does not find may still be hard to read: HACKING.md has the rules.
+The search finds private metaphors, and docstrings and comments that begin with a word like "What" or "Who"
+without a noun. Other text may be hard to read, too. HACKING.md has all rules.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def texts(name: str) -> Iterator[tuple[int, str]]:
     last = -1
     for token in tokenize.generate_tokens(io.StringIO(content).readline):
         if token.type == tokenize.COMMENT:
-            begins = token.start[0] != last + 1  # False if the comment continues the line before
+            begins = token.start[0] != last + 1  # False if the comment continues that of the line before
             last = token.start[0]
             text = token.string.lstrip("#: ")
             yield token.start[0], text if begins else f"... {text}"

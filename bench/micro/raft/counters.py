@@ -1,4 +1,7 @@
-"""The kernel's counts of bytes for the TCP connections of processes (no I/O, no clock)."""
+"""The kernel's counts of bytes for the TCP connections of processes.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 

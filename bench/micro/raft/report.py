@@ -248,7 +248,7 @@ def _elections(samples: Samples) -> Iterator[str]:
 
 
 def targets(samples: Samples) -> Iterator[str]:
-    """Yield a line for each aim of the benchmark that says if the aim was reached; omit unmeasured aims."""
+    """Yield a line of text for each measured aim of the benchmark. The line says if the aim was reached."""
 
     def line(text: str, value: str, ok: bool) -> str:
         return f"{'reached' if ok else 'MISSED '}  {text}: {value}"

@@ -1,7 +1,7 @@
-"""The compared systems, each with three members on loopback: starts, observes, ends and restarts them.
+"""The compared systems, each with three members on loopback.
 
-Each system runs with default sizes, and with default timers unless a series sets the timers. This module
-chooses ports, folders and logs.
+This module starts, observes, ends and restarts the members, and chooses their ports, folders and logs. Each
+system runs with default sizes, and with default timers unless a series sets the timers.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class System(abc.ABC):
 
     @abc.abstractmethod
     def leader(self) -> int | None:
-        """Return the index of the leader; None if no member, or more than one, reports that it leads."""
+        """Return the index of the leader; None if no member, or several members, report that they lead."""
 
     @abc.abstractmethod
     def healthy(self) -> bool:
@@ -188,7 +188,7 @@ class RouteKeeper(System):
         self.name = f"routekeeper-{durability}"
         self._durability = durability
         self._interpreter, self._program = interpreter, program
-        # Let reads return the state of the asked member, as in ZooKeeper. Set this in a file: the benchmark
+        # Let each member answer reads from its own state, as in ZooKeeper. Set this in a file: the benchmark
         # of linearizable reads changes the setting by request 318, and a command-line flag would take
         # precedence.
         self._settings = folder / "namesrv.properties"
@@ -241,7 +241,7 @@ class RouteKeeper(System):
 
 
 class ZooKeeper(System):
-    """ZooKeeper from the jars that come with pyspark, with the settings of ZooKeeper's example file.
+    """ZooKeeper from pyspark's jars, with the settings of ZooKeeper's example file.
 
     By default its heap is as large as with ZooKeeper's own start script. Connections per address are not
     limited. ZooKeeper syncs before it acknowledges; that is its default.

@@ -1,4 +1,7 @@
-"""Timers of RouteKeeper and ZooKeeper: equal timers, or default timers (no I/O, no clock)."""
+"""Timers of RouteKeeper and ZooKeeper: equal timers, or default timers.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ class Timers:
             two times this value, chosen at random. None for the default.
         heartbeat_ms: Interval of our leader's heartbeats, which follows from ``election_ms``; None for the
             default.
-        tick_ms, sync_limit, init_limit: ZooKeeper's timers. The defaults are those of its example file,
+        tick_ms, sync_limit, init_limit: ZooKeeper's timers. The defaults are from its example file,
             because ZooKeeper itself has no defaults.
         lease_s: Session timeout of ZooKeeper and lease of our brokers; there is no default.
     """
@@ -71,8 +74,8 @@ def equal(election_ms: int, *, lease_s: int) -> Timers:
 
 
 #: Timers by series.
-#: - "defaults": ZooKeeper's session timeout is that of MetaQ 1.4's ZKConfig (zkSessionTimeoutMs, 30 s), and
-#:   our leases have the same length.
+#: - "defaults": ZooKeeper's session timeout is the default of MetaQ 1.4 (zkSessionTimeoutMs of ZKConfig,
+#:   30 s). Our leases have the same length.
 #: - "equal": a lost broker is detected after 120 s, as in RocketMQ.
 SERIES: Final[dict[Series, Timers]] = {
     "defaults": Timers(series="defaults", lease_s=30),

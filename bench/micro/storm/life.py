@@ -24,13 +24,16 @@ MISSES_WARM_S: Final = {"rocketmq": 12.0}
 class Life(life.Life):
     """The measurements that are made between a start and a stop of the servers.
 
-    This class adds two measurements to those of ``routekeeper.bench.storm.life.Life``.
+    This class adds two measurements to its base class, ``routekeeper.bench.storm.life.Life``.
     """
 
     system: System
 
     def stranger(self, seconds: float) -> dict[str, Any]:
-        """Let the only broker change all its topics again and again, while another client sends queries."""
+        """Let the only broker change all its topics again and again, while another client sends queries.
+
+        The broker acts like a stranger: a process on the network that is not part of the installation.
+        """
         # Make the bodies of the requests before the measurement: making them uses CPU time that the servers
         # need.
         self._do("prepare")

@@ -1,4 +1,7 @@
-"""The measurements of a storm of registrations, and the table with their results (no I/O, no clock)."""
+"""The measurements of a storm of registrations, and the table with their results.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ class Sizes:
     - small: 40 x 1,000;
     - large: 100 x 10,000;
     - crowd: 300 x 10,000;
-    - stranger: 1 x 100,000.
+    - stranger: 1 x 100,000, as any process on the network could register them.
     """
 
     brokers: int

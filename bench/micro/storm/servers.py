@@ -28,8 +28,8 @@ DESIGNS: Final[tuple[Design, ...]] = ("independent", "raft", "rocketmq", "zookee
 #: Highest number of pairs of topic and broker for which our default of the limit ``tablePairsMax`` is enough.
 #: With more pairs, the benchmark raises this limit.
 PAIRS_USUAL: Final = 3_200_000
-#: Heaps of JVMs in MB. RocketMQ's heap is as large as its own script runserver.sh sets it. ZooKeeper's heap
-#: is enough for a million nodes; with a smaller heap, the JVM would spend most of its time on garbage
+#: Heaps of JVMs in MB. RocketMQ's heap has the size that RocketMQ's own script runserver.sh sets. ZooKeeper's
+#: heap is enough for a million nodes; with a smaller heap, the JVM would spend most of its time on garbage
 #: collection.
 HEAP_MB: Final[dict[Design, int]] = {"rocketmq": 4096, "zookeeper": 3072}
 

@@ -1,4 +1,6 @@
-"""Addresses of the nameservers that the console asks, from settings or from brokers (no I/O).
+"""Addresses of the nameservers that the console asks, from settings or from brokers.
+
+This module does no I/O.
 
 Anybody may register a broker, and a broker's settings may name any address. So these rules apply:
 
@@ -6,8 +8,8 @@ Anybody may register a broker, and a broker's settings may name any address. So 
 - If a broker names an address, the console asks this address only if it belongs to a single machine. The
   console never asks multicast addresses. Nor does it ask link-local addresses, because clouds serve secrets
   at such addresses.
-- It asks a loopback address only if the broker is on this machine too.
-- The number of addresses is bounded. The console asks an address that gives no answer less and less often.
+- The console asks a loopback address only if the broker that names it is on this machine, too.
+- The number of addresses is bounded. If an address gives no answer, the console asks it less and less often.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ def registers_from(addr: str, host: str) -> bool:
 
 
 def why_not_asked(host: str, *, on_loopback: bool) -> str:
-    """Return the reason why the console must not ask an IP address that a broker names; "" if it may.
+    """Return the reason why the console must not ask an IP address that a broker names, or "".
 
     Args:
         on_loopback: True if the broker is on this machine.
@@ -124,7 +126,7 @@ class NamedByBrokers:
         self._known[broker] = _Settings(now, named, is_loopback(host))
 
     def chosen(self) -> tuple[Named, ...]:
-        """Return at most :data:`NAMED_MAX` nameservers to ask: those named by brokers on the most hosts."""
+        """Return at most :data:`NAMED_MAX` nameservers to ask; brokers on the most hosts name them."""
         hosts: dict[str, set[str]] = {}
         brokers: dict[str, int] = {}
         near: set[str] = set()
@@ -140,7 +142,7 @@ class NamedByBrokers:
 
 
 class Pace:
-    """For each address that gave no answer: the time before which the console must not ask it again.
+    """Pauses between the console's requests to addresses that gave no answer.
 
     Each failed request to an address doubles the pause.
 

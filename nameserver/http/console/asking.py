@@ -1,7 +1,7 @@
 """Requests to the other nameservers: rounds of requests, with deadlines, while a page is open.
 
-In one round, this nameserver sends one request to each other nameserver, except to nameservers that failed to
-answer and whose pause (:class:`.addresses.Pace`) is not over.
+In one round, this nameserver sends one request to each other nameserver. It skips nameservers that failed to
+answer until their pause is over (:class:`.addresses.Pace`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from .picture import Told, listing_of
 
 log = logging.getLogger(__name__)
 
-#: Seconds from the beginning of one round to the beginning of the next one.
+#: Seconds from the beginning of one round to the beginning of the next round.
 EVERY_S: Final = 2.0
 #: Seconds within which a peer must answer.
 ANSWER_S: Final = 1.0
@@ -114,7 +114,7 @@ class Peers:
     Attributes:
         told: The newest answer of each nameserver, in a fixed order.
         note: Reason why the console asks no nameserver; empty if it asks some.
-        rounds: Number of rounds that have ended.
+        rounds: Number of rounds that have ended. In a round, the console asks every other nameserver once.
         questions: Number of requests to peers and brokers.
         happened: Number of events that peers reported.
     """
@@ -584,7 +584,7 @@ def _reason(error: OSError | aiohttp.ClientError) -> str:
 def _tls_error(error: BaseException) -> ssl.SSLError | None:
     """Return the TLS error that ``error`` contains, or None.
 
-    The errno of a TLS error is not a system error number. If it were read as one, the reason would be
+    The errno of a TLS error is not a system error number. As a system error number, it would mean
     "Operation not permitted", which is wrong.
     """
     if isinstance(error, aiohttp.ClientConnectorCertificateError):

@@ -1,4 +1,4 @@
-"""This nameserver's own data for the console (no I/O)."""
+"""This nameserver's own data for the console. This module does no I/O."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from .own import BROKERS_MAX
 LATE_SHARE: Final = 0.5
 """Fraction of a broker's lease after which the console shows a silent broker as late.
 
-A broker with a lease of 120 s is late after 60 s, the time of two heartbeats.
+A broker with a lease of 120 s is late after 60 s. In this time, it should have registered twice.
 """
 #: Broker fields that the console compares, with their names on the page.
 _FIELDS: Final[Mapping[str, str]] = {

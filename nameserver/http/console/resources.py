@@ -1,4 +1,7 @@
-"""Handlers of the resources below ``/v1/console``. All are reads, for the page at ``/`` and for peers."""
+"""Handlers of the resources below ``/v1/console``.
+
+The handlers change nothing. The page at ``/`` and other nameservers read these resources.
+"""
 
 from __future__ import annotations
 
@@ -165,7 +168,7 @@ class Console:
         return picture, told
 
     def _others(self, own: Own) -> Iterator[Told]:
-        """Yield all other nameservers, in a raft group also members that this nameserver cannot ask."""
+        """Yield all other nameservers. In a raft group, include members that this nameserver cannot ask."""
         told = self.peers.told
         by_raft = {each.raft: each for each in told if each.raft}
         operations = self._consistency.operations
@@ -189,7 +192,10 @@ class Console:
         yield from (each for each in told if not each.raft or each.raft not in members)
 
     async def _look(self) -> None:
-        """Compare all nameservers after a round. The new comparison gets another tag if it differs."""
+        """Compare all nameservers after a round, and store the comparison's tag.
+
+        The tag changes if the comparison has changed.
+        """
         try:
             picture, _ = await self._lane.run(self._making(), is_wanted=lambda: True)
         except Problem:

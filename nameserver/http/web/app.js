@@ -1,12 +1,12 @@
-// The page. This file opens the part that the address names, reads new data after an event of the stream, and
-// sets the focus.
+// The main script of the page. It opens the part of the page that the address names, reads new data after an event
+// from the server, and sets the focus.
 
 import * as cluster from "/cluster.js";
 import { Stream, paced, read } from "/server.js";
 import { element, setAttribute, setText } from "/dom.js";
 
 // Parts of the page that the first screen does not need. The page loads them after the server's first answer,
-// or when the user opens one.
+// or when the user opens such a part.
 const PARTS = {
   broker: () => import("/broker.js"),
   history: () => import("/history.js"),

@@ -1,4 +1,4 @@
-// The part about one broker: its data at all nameservers, side by side.
+// The part of the page about one broker: its data at all nameservers, side by side.
 
 import { element, patchList, setAttribute, setText } from "/dom.js";
 import { CELLS, duration, mark, roleOf, setMark } from "/words.js";

@@ -96,7 +96,7 @@ function updateCell(node, cell, seen, nameserver) {
   setText(node.children[1], why);
   const text = seen !== undefined && seen >= 0 && state !== "unknown" && state !== "missing" ? duration(seen) : "";
   setText(node.children[2], text);
-  node.children[1].classList.toggle("quiet", state === "listed" && text !== ""); // for a listed broker, the sign and the age say enough
+  node.children[1].classList.toggle("quiet", state === "listed" && text !== ""); // for a listed broker, the sign and the age are enough
   setAttribute(node, "title", `${nameserver.name}: ${why}${text ? `, last heartbeat ${text} ago` : ""}`);
 }
 

@@ -30,7 +30,7 @@ export function setAttribute(node, name, value) {
   }
 }
 
-// Return true if the pointer is over a node, or the focus is inside it. The caller must then move nothing in the node.
+// Return true if the pointer is over a node, or the focus is inside it. The caller must then not move anything in it.
 export function isInUse(node) {
   return node.matches(":hover") || (node.contains(document.activeElement) && document.activeElement !== node);
 }

@@ -1,5 +1,5 @@
-// The part about one topic at all nameservers, side by side: its queues at each broker, its order configuration,
-// and the reasons if it has no route.
+// The part of the page about one topic at all nameservers, side by side: its queues at each broker, its order
+// configuration, and the reasons if it has no route.
 
 import { element, patchList, setAttribute, setText, svg } from "/dom.js";
 import { Failed, paced, read } from "/server.js";

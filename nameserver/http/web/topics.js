@@ -1,4 +1,4 @@
-// The part "Topics": a search for topics by name. The server searches and sends the names page by page.
+// The part "Topics" of the page: a search for topics by name. The server searches and sends the names page by page.
 
 import { element, isInUse, patchList, setText } from "/dom.js";
 import { Failed, paced, read } from "/server.js";

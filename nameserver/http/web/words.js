@@ -51,7 +51,7 @@ export function nameserverSign(nameserver) {
   return nameserver.role in SIGNS ? nameserver.role : "independent";
 }
 
-const marks = new Map(); // by name: one original of each sign, to copy, because a table has hundreds of signs
+const marks = new Map(); // one original of each sign, by name; mark() copies it, because a table has hundreds of signs
 
 export function mark(name) {
   if (!marks.has(name)) {

@@ -1,28 +1,29 @@
 """Contact: the newest time at which this member certainly belonged to the cluster.
 
-A member learns this time (its contact date) from echoes: other members send the member's own clock values
-back to it. Each message carries two clock values:
+A member learns this time, its contact date, from echoes: other members send the member's own clock values
+back. Each message carries two clock values:
 
 - the sender's clock value;
 - the echo: the newest clock value that the sender received from the receiver in the same term.
 
-A message may wait in a buffer while a process is paused. Its echo is then old, so the receiver computes a
-contact date that is too old. A contact date is never too new.
+A message may wait in a buffer while a process is paused. The echo in it is then old, and the receiver
+computes a contact date that is too old. A contact date is never too new.
 
 The contact date of a leader: the leader sends the reading ``c`` of its own clock. A voter that accepted this
-leader echoes ``c`` in a message of the leader's term. So this voter had accepted no newer leader at the time
-``c``. The leader's contact date is the newest time that a majority has confirmed in this way.
+leader echoes ``c`` in a message of the leader's term. This proves that the voter had accepted no newer leader
+at the time ``c``. The leader's contact date is the newest time that a majority has confirmed in this way.
 
-The contact date of a follower: the leader sends the age of its contact (the seconds since its contact date)
-and its commit index, and echoes the follower's clock value. The follower's contact date is the echoed clock
-value minus the age. The follower uses the date only after it has applied the entries up to the commit index.
+The contact date of a follower: the leader sends the age of its contact and its commit index, and echoes the
+follower's clock value. The age is the number of seconds since the leader's contact date. The follower's
+contact date is the echoed clock value minus the age. The follower uses this date only after it has applied
+the entries up to the commit index.
 
-Clocks are local and in seconds; clock values of different members are never compared. This module itself
+Clocks are local and in seconds. Clock values of different members are never compared. This module itself
 reads no clock.
 
 Each read request asks if the contact is younger than a limit. The contact date only rises, so a positive
-answer stays true until the clock passes the date plus the limit. :meth:`QuorumContact.younger` stores that
-time, and :meth:`QuorumContact.in_time` compares the clock with that time. A negative answer is never stored.
+answer stays true until the contact date plus the limit. :meth:`QuorumContact.younger` stores this time, and
+:meth:`QuorumContact.in_time` compares the clock with the stored time. A negative answer is never stored.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ from typing import Final
 
 from .members import majority
 
-#: Largest number of leader statements (age of contact, commit index) that wait until their commit index is
-#: applied. If more statements arrive, because applying lags far behind, the oldest statements are dropped.
+#: A leader's message states the age of its contact and its commit index. A follower keeps at most this number
+#: of statements until it has applied their commit index. If it applies entries too slowly, it drops the
+#: oldest statements.
 _PENDING_MAX: Final = 64
-#: Seconds by which a stored positive answer ends early, so that rounding never makes the answer last longer.
+#: A stored positive answer ends this number of seconds early, so that rounding never makes it last too long.
 _ROUNDING_S: Final = 1e-6
 
 
@@ -52,20 +54,21 @@ class QuorumContact:
 
     def __init__(self, members: int) -> None:
         self._needed = majority(members)
-        self._heard: dict[str, float] = {}  # newest clock value of each peer in this term; sent back as echo
+        # The newest clock value that each peer sent in this term. It is sent back to the peer as echo.
+        self._heard: dict[str, float] = {}
         # newest clock value of this member that each voter echoed in this term
         self._echoed: dict[str, float] = {}
         # newest clock value of this member that each peer echoed in this term over a link that is closed now
         self._echoed_before: dict[str, float] = {}
         self.pending: deque[tuple[int, float]] = deque(maxlen=_PENDING_MAX)
         self.date = -math.inf
-        # The stored positive answer of younger(): the limit in seconds with which younger() was called, and
-        # the time until which the contact is younger than this limit.
+        # The stored positive answer of younger(): its argument ``limit`` in seconds, and the time until which
+        # the contact is younger than this limit.
         self._limit = math.inf
         self._young_until = -math.inf
 
     def voters_are(self, others: Collection[str]) -> None:
-        """Set the voters of the configuration in force, except this member; only their echoes count."""
+        """Set the voters of the configuration in force, except this member. Only their echoes count."""
         self._needed = majority(len(others) + 1)
         self._echoed = {peer: clock for peer, clock in self._echoed.items() if peer in others}
         self._echoed_before = {peer: clock for peer, clock in self._echoed_before.items() if peer in others}
@@ -88,21 +91,21 @@ class QuorumContact:
         return max(0.0, now - self.date)
 
     def new_term(self) -> None:
-        """Forget the clock values of the former term; keep ``date``: the past contact stays a fact."""
-        self._young_until = -math.inf  # discard the stored answer: the next read must call younger() again
+        """Forget the clock values of the former term. Keep ``date``, because past contact stays a fact."""
+        self._young_until = -math.inf  # discard the stored answer, so that the next read calls younger()
         self._heard.clear()
         self._echoed.clear()
         self._echoed_before.clear()
         self.pending.clear()
 
     def forget(self, peer: str) -> None:
-        """Forget the clock values of ``peer``: its new link may lead to a process with another clock."""
+        """Forget the clock values of ``peer``, because a new process behind a new link has another clock."""
         self._heard.pop(peer, None)
         if peer in self._echoed:
             self._echoed_before[peer] = self._echoed.pop(peer)
 
     def echo_for(self, peer: str) -> float | None:
-        """Return the clock value to echo in the next message to ``peer``; None if none was received."""
+        """Return the clock value to echo in the next message to ``peer``; None before its first message."""
         return self._heard.get(peer)
 
     def accepted_by(self, peer: str, *, clock: float, echo: float | None, voter: bool) -> None:
@@ -132,7 +135,7 @@ class QuorumContact:
         self.pending.append((commit, date))
 
     def applied(self, index: int) -> None:
-        """Raise ``date`` by the leader's statements up to ``index``, which this member has applied."""
+        """Raise ``date`` to the leader's statements that hold once this member has applied ``index``."""
         while self.pending and self.pending[0][0] <= index:
             self.date = max(self.date, self.pending.popleft()[1])
 
@@ -143,9 +146,8 @@ class QuorumContact:
     def led(self, now: float, index: int, applied: int) -> None:
         """Compute ``date`` on a leader that has committed an entry of its own term.
 
-        ``index`` is the leader's commit index, so no member has applied an entry beyond it. If this leader
-        has not applied ``index`` yet, the new date becomes valid only when :meth:`applied` is called with
-        ``index``.
+        ``index`` is the leader's commit index, so no member has applied a later entry. If this leader has not
+        applied ``index`` yet, the new date becomes valid only when :meth:`applied` is called with ``index``.
         """
         date = self.majority_date(now)
         if applied >= index:

@@ -25,12 +25,12 @@ class Send(Effect, frozen=True):
 
 
 class WriteJournal(Effect, frozen=True):
-    """Write ``ops`` to the journal; then call :meth:`.engine.Engine.durable`, in order of ``position``.
+    """Write ``ops`` to the journal. Then call :meth:`.engine.Engine.durable`, in order of ``position``.
 
     Attributes:
-        silent: True if the writer need not wake the event loop when the write ends. A leader of several
-            voters sets this flag: the leader cannot commit before a follower's next answer arrives, and it
-            looks for finished writes when that answer arrives.
+        silent: True if the writer need not wake the event loop when the write ends. A leader with other
+            voters sets this flag, because it cannot commit before a follower answers. It looks for finished
+            writes when the follower's answer arrives.
     """
 
     position: int
@@ -73,17 +73,17 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class Apply(Effect, frozen=True):
-    """Apply these entries to the state machine, in order; stop early if the event loop has other work.
+    """Apply ``entries`` to the state machine, in order.
 
-    The caller then calls :meth:`.engine.Engine.applied` or ``apply_failed`` at once. This effect is always
-    the last one.
+    The caller may stop early if the event loop has other work. It then calls :meth:`.engine.Engine.applied`
+    or ``apply_failed`` at once. This effect is always the last in the queue.
     """
 
     entries: list[Committed]
 
 
 class _ImageEffect(Effect, frozen=True):
-    """Store a snapshot of the state at ``index``; ``configuration`` is in force at this index."""
+    """Store a snapshot of the state at ``index``. The ``configuration`` is in force at this index."""
 
     index: int
     term: int
@@ -91,7 +91,7 @@ class _ImageEffect(Effect, frozen=True):
 
 
 class MakeImage(_ImageEffect, frozen=True):
-    """Encode the present state, and store it in the background; then call ``Images.made`` or ``failed``."""
+    """Encode the present state, and store it in the background. Then call ``Images.made`` or ``failed``."""
 
 
 class InstallImage(_ImageEffect, frozen=True):
@@ -104,13 +104,13 @@ class InstallImage(_ImageEffect, frozen=True):
 
 
 class Trim(Effect, frozen=True):
-    """Delete the journal up to ``index``, because a snapshot covers these entries."""
+    """Delete the journal's entries up to ``index``, because a snapshot covers them."""
 
     index: int
 
 
 class KeepLinks(Effect, frozen=True):
-    """Keep links to these members from now on; do not dial any other peer again."""
+    """Keep links to these members from now on, and dial no other peer again."""
 
     members: tuple[str, ...]
 
@@ -132,7 +132,7 @@ class Wake(Effect, frozen=True):
 
 
 class Changed(Effect, frozen=True):
-    """Tell the layer above that the public state may have changed."""
+    """Report that the member's role, term, indexes, links or contact may have changed."""
 
 
 _WAKE, _CHANGED = Wake(), Changed()
@@ -145,7 +145,7 @@ class EffectQueue:
         wanted: The effects since the last :meth:`take`, in order.
         links: Peers to which a link is up.
         greeted: The newest greeting of each linked peer that has sent a greeting.
-        stopped: True after this member has stopped taking part in the cluster.
+        stopped: True if this member takes no further part in the cluster.
     """
 
     def __init__(self, log: RaftLog) -> None:
@@ -156,7 +156,7 @@ class EffectQueue:
         self.stopped = False
 
     def take(self) -> list[Effect]:
-        """Return the effects since the last call, in order; the caller must perform them now."""
+        """Return the effects since the last call, in order. The caller must perform them now."""
         wanted, self.wanted = self.wanted, []
         return wanted
 
@@ -166,12 +166,12 @@ class EffectQueue:
     def send(self, peer: str, message: Message) -> None:
         """Send a message to a peer that has sent its greeting. Any other linked peer gets only greetings."""
         if peer in self.greeted or (isinstance(message, Greeting) and peer in self.links):
-            if self._log.vote_dirty:  # test the flag before the call: it is rarely set
+            if self._log.vote_dirty:  # This test is faster than the call, and the flag is rarely set.
                 self.store_vote()
             self.wanted.append(Send(peer, message))
 
     def store_vote(self) -> None:
-        """Store a changed term or vote before any message that depends on it leaves."""
+        """Store a changed term or vote before any message leaves that depends on the change."""
         log = self._log
         if log.vote_dirty:
             log.vote_dirty = False

@@ -1,7 +1,7 @@
 """Elections that never replace a working leader.
 
-A member asks for pre-votes before each election, and counts each voter once. This module repairs the
-library's defects D4, D5 and D6.
+A member asks for pre-votes before each election, and counts each voter once. This module repairs PySyncObj's
+defects D4, D5 and D6 (docs/pysyncobj-defects.md).
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from .part import EnginePart, Shared
 
 logger = logging.getLogger(__name__)
 
-#: Time from the election deadline to the request for pre-votes; the unit is one heartbeat period. In this
-#: time the member reads messages that wait in its sockets, because they may show that the leader works.
+#: Time from the election deadline to the request for pre-votes, in heartbeat periods. In this time the member
+#: reads the messages that wait in its sockets, because they may show that the leader works.
 LAST_LOOK: Final = 0.2
-#: Shortest time in seconds between two log lines of a member whose pre-votes fail.
+#: Shortest time in seconds between two log lines of a member that asks for pre-votes in vain.
 ASKING_SAID_EVERY_S: Final = 5.0
 
 
 class Elections(EnginePart):
-    """Asks for pre-votes before an election, gives votes, and passes received votes to the library.
+    """The part of the engine for elections: pre-votes, votes, and received votes for the library (PySyncObj).
 
     Attributes:
-        elected_if_standing: True if a majority promised its votes; this member then stands for election in
+        elected_if_standing: True if a majority promised its votes. This member then stands for election in
             the next tick.
         count: Number of elections that this member began.
     """
@@ -43,20 +43,23 @@ class Elections(EnginePart):
         self.count = 0
 
     def ask_before_standing(self, now: float) -> None:
-        """Ask for pre-votes, and allow an election only if a majority promises its votes (D4).
+        """Ask for pre-votes, and allow an election only if a majority promises its votes.
 
-        Members that receive the leader's messages refuse a pre-vote. So a member that was cut off or paused
-        cannot replace a working leader, and does not raise the term.
+        This repairs PySyncObj's defect D4.
 
-        After a pause, an event loop may run a due timer before it reads messages that wait in the sockets. So
-        this member reads the sockets once more after the election deadline, before it asks for pre-votes.
+        Members that receive the leader's messages refuse a pre-vote. Therefore a member that was cut off or
+        paused cannot replace a working leader, and does not raise the term.
+
+        After a pause, an event loop may run a due timer before it reads the messages in its sockets.
+        Therefore this member reads the sockets once more after the election deadline, before it asks for
+        pre-votes.
         """
         library, shared = self._library, self.shared
         deadline = library.election_deadline
         if deadline >= now or self.elected_if_standing or library.transfer_in_progress:
             return
         if not shared.other_voters and shared.may_stand:
-            return  # no other voter exists: this member stands for election without pre-votes
+            return  # without other voters, this member stands for election without pre-votes
         if math.isfinite(deadline) and deadline != shared.last_look_at:
             shared.last_look_at = library.election_deadline = now + LAST_LOOK * shared.period
             return
@@ -73,7 +76,7 @@ class Elections(EnginePart):
             self._effects.send(name, PreVote(self._pre_term, self._log.last_index, self._log.last_term))
 
     def _heard(self, now: float) -> str:
-        """Return text for the log: the leader, whether it is linked, and the age of its last message."""
+        """Return a log text with the leader, the state of its link, and the age of its last message."""
         leader = self._library.leader
         linked = "none" if leader is None else "up" if leader in self._effects.greeted else "down"
         return f"leader={leader} link={linked} {self.shared.silence(now)}"
@@ -88,7 +91,7 @@ class Elections(EnginePart):
             both_ask = m.term == self._pre_term and library.state != LEADER
             if both_ask and peer > self._me and not self.elected_if_standing:
                 # Both members ask for pre-votes at the same time, for example after the leader's death. Let
-                # the peer stand for election first: if both members stood, the votes could be split.
+                # the peer stand for election first. If both members stood, neither could get a majority.
                 self._pre_term = 0
                 self.shared.ask_again_soon(self._clock(), syncs=True)
             self._effects.send(peer, PreVoteReply(m.term))
@@ -109,14 +112,17 @@ class Elections(EnginePart):
             self._library.vote_request(now, peer, term=m.term, last_index=m.last_index, last_term=m.last_term)
 
     def on_vote_reply(self, peer: str, m: VoteReply) -> None:
-        """Count at most one vote of each voter (D5)."""
+        """Count at most one vote of each voter, even if the voter's message arrives twice.
+
+        This repairs PySyncObj's defect D5.
+        """
         voters = self.shared.configuration.voters
         if m.term == self._library.term and peer not in self._votes and peer in voters:
             self._votes.add(peer)
             self._library.vote(self._clock(), peer, term=m.term)
 
     def on_stale(self, peer: str, m: Stale) -> None:
-        """Change to the newer term that the message names (D6)."""
+        """Change to the newer term that ``m`` names (repairs PySyncObj defect D6)."""
         if m.term > self._library.term:
             self._library.become_follower(m.term)
 

@@ -1,20 +1,20 @@
-"""The raft protocol of one member, as a function of events: it takes events and returns effects.
+"""The raft protocol of one member, which takes events from its caller and returns effects.
 
-An event is, for example, a received message or a timer.
+An event is, for example, a received message or a timer. An effect (:mod:`.effects`) is a value that names a
+message, a disk write or another action that the caller must perform.
 
-The engine opens no file and no socket, and reads the clock that the caller passes in. It returns effects
-(:mod:`.effects`): values that name the messages, disk writes and other actions that the caller must perform.
-So the simulator can run this same code on virtual time.
+The engine opens no file and no socket, and reads the clock that the caller passes in. So the simulator can
+run this code on virtual time.
 
 The caller makes all its calls on one thread, and also calls methods of :mod:`.greetings`, :mod:`.membership`
-and :mod:`.images`. The engine does not apply entries: it hands out committed entries as an effect
-(:class:`.effects.Apply`), and the caller applies them to the replicated state. While these entries are being
-applied, the caller may call :meth:`Engine.append`.
+and :mod:`.images`. The engine does not apply entries itself. It returns committed entries in an effect
+(:class:`.effects.Apply`), and the caller applies them to the replicated state. Meanwhile the caller may call
+:meth:`Engine.append`.
 
 This module defines the order of the work that a message, an append, the journal or the clock triggers.
 
 The library (PySyncObj, :mod:`routekeeper.nameserver.raft.library`) elects, votes and advances the commit
-index. The parts of the engine repair the library's defects: docs/pysyncobj-defects.md lists each defect (D1
+index. The parts of the engine repair the library's defects. docs/pysyncobj-defects.md lists each defect (D1
 to D38) and the code that repairs it.
 """
 
@@ -43,20 +43,21 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two checks for stalled writes, and between two writes that hold only the commit index.
 HOUSEKEEPING_S: Final = 0.25
-#: Seconds after which an unfinished journal write makes the leader step down (rule 9 of docs/raft-rules.md).
+#: A journal write that takes longer than this number of seconds makes the leader step down (rule 9 of
+#: docs/raft-rules.md).
 STALL_S: Final = 1.0
-#: A voter's role, by the state in which the library is.
+#: The role of a voter for each state of the library (PySyncObj).
 _ROLES: Final = {FOLLOWER: Role.FOLLOWER, CANDIDATE: Role.CANDIDATE, LEADER: Role.LEADER}
 #: Messages after which the engine nearly always has work to do at once.
 _REPLICATION: Final = Append, AppendReply
-#: Largest number of entries, and largest number of their bytes, in one :class:`.effects.Apply`. A single
-#: entry may have more bytes.
+#: Largest number of entries in one :class:`.effects.Apply`.
 APPLY_ENTRIES: Final = 512
+#: Largest number of bytes of the entries in one :class:`.effects.Apply`, unless a single entry is larger.
 APPLY_BYTES: Final = 1024 * 1024
 
 
 class Engine(EnginePart):
-    """One Raft member without I/O; it makes its parts, and decides in place of the library.
+    """One Raft member without I/O, which makes some decisions in place of the library (PySyncObj).
 
     Attributes:
         effects: The effects that the caller must perform after each call of a method.
@@ -69,7 +70,7 @@ class Engine(EnginePart):
         self._in_apply = False
         self._sent_up_to = 0  # last index of the log when the last Apply effect began
         self._given: list[Committed] = []  # entries of the last Apply effect that are not applied yet
-        self._goes_on = False  # True if more entries must be applied in the next step
+        self._goes_on = False  # True if the next step must apply more entries
         self._replay_end: Final = self._log.last_index  # index of the last entry in the log at the start
         self._stalls = 0  # number of journal writes that took too long
         self._passed = 0  # number of applied entries that the state machine does not receive
@@ -91,17 +92,17 @@ class Engine(EnginePart):
 
     @property
     def leader(self) -> str | None:
-        """The leader of the term, None if no leader is known."""
+        """The leader of the present term; None if no leader is known."""
         return self._library.leader
 
     @property
     def commit_index(self) -> int:
-        """The last index that is known to be committed."""
+        """The index of the last entry that this member knows to be committed."""
         return self._library.commit_index
 
     @property
     def applied_index(self) -> int:
-        """The last index that is applied."""
+        """The index of the last applied entry."""
         return self._library.applied_index
 
     @property
@@ -124,16 +125,20 @@ class Engine(EnginePart):
         return _ROLES[self._library.state] if self.shared.votes else Role.LEARNER
 
     def contact_age(self) -> float:
-        """Return the seconds since this member certainly belonged to the cluster (rule 8).
+        """Return the seconds since this member certainly belonged to the cluster.
 
-        The result is inf if this member never belonged to the cluster.
+        The result is inf if this member never belonged to the cluster. Rule 8 of docs/raft-rules.md explains
+        the use of this age.
         """
         now = self._clock()
         self._date_leader(now)
         return self._contact.age(now)
 
     def in_contact(self) -> bool:
-        """Return ``contact_age() < contact_limit``; must be fast: each batch of reads calls it."""
+        """Return True if :meth:`contact_age` is below the contact limit.
+
+        This method must be fast, because each batch of reads calls it.
+        """
         now = self._clock()
         limit = self.greetings.contact_limit
         if self._contact.in_time(now, limit):
@@ -150,19 +155,19 @@ class Engine(EnginePart):
 
     def _date_leader(self, now: float) -> None:
         if self._library.leads:
-            # Pass the commit index: a follower may have applied entries that this leader has not applied yet,
-            # and may have answered reads with them. So the time that led() computes becomes valid only when
-            # this leader has applied all entries up to the commit index.
+            # Pass the commit index, so that the new contact date becomes valid only when this leader has
+            # applied all committed entries. A follower may have applied these entries earlier, and may have
+            # answered reads with them.
             self._contact.led(now, self._library.commit_index, self._library.applied_index)
 
     def member_age(self, member: str) -> float:
-        """Return the seconds since ``member`` certainly accepted this leader; inf if not yet in this term."""
+        """Return the seconds since ``member`` certainly accepted this leader in this term; inf if never."""
         if member == self._me:
             return 0.0
         return max(0.0, self._clock() - self._contact.accepted_date(member))
 
     def next_wake(self) -> float:
-        """Return the time, on the engine's clock, by which :meth:`step` must be called."""
+        """Return the latest time, on the engine's clock, at which :meth:`step` must be called again."""
         library = self._library
         if library.state == LEADER:
             return min([self._next_housekeeping, *(p.beat_at for p in self.leading.progress.values())])
@@ -206,10 +211,10 @@ class Engine(EnginePart):
     # ---- start
 
     def replay(self) -> list[Committed]:
-        """Return committed entries to apply before :meth:`start`; an empty list when all are applied.
+        """Return the next committed entries to apply before :meth:`start`; empty when all are applied.
 
         Raises:
-            StopMember: An entry cannot be read. This member has sent nothing yet.
+            StopMember: An entry cannot be read.
         """
         return self._committed()
 
@@ -217,7 +222,7 @@ class Engine(EnginePart):
         """Record that ``count`` entries of :meth:`replay` are applied.
 
         Args:
-            within: True if the next entry is half applied.
+            within: True if some, but not all, steps of the next entry are applied.
         """
         self._move_applied(count, within=within)
 
@@ -234,7 +239,7 @@ class Engine(EnginePart):
     # ---- links and messages
 
     def link_up(self, peer: str) -> None:
-        """Greet ``peer`` over a new authenticated link; the first message from the peer is its greeting."""
+        """Send a greeting to ``peer`` over a new authenticated link. The peer does the same."""
         if peer == self._me or not self._begins():
             return
         if peer in self._effects.links:
@@ -256,7 +261,7 @@ class Engine(EnginePart):
         """Handle one received message.
 
         Raises:
-            MessageError: The peer is broken, or uses another message format; the caller must close the link.
+            MessageError: The peer is broken, or uses another message format. The caller must close the link.
         """
         if self._effects.stopped or peer not in self._effects.links:
             return
@@ -267,7 +272,7 @@ class Engine(EnginePart):
         elif peer not in self._effects.greeted:
             raise MessageError(f"{type(message).__name__} before a greeting")
         elif message.term - (mine := self._library.term) > TERM_STEP_MAX:
-            # Raise this member's term by the largest allowed step, and close the link. The peer connects
+            # Raise this member's term by the largest allowed number, and close the link. The peer connects
             # again, and with each new link this member's term comes closer to the peer's term.
             self._library.become_follower(mine + TERM_STEP_MAX)
             self._effects.wake()
@@ -285,9 +290,9 @@ class Engine(EnginePart):
         self._effects.wake()
 
     def _go_on(self, *, changed: bool = False) -> None:
-        """Do at once the work that a message or a finished journal write made due, before the next step.
+        """Do the work that a message or a finished journal write made due, without waiting for the next step.
 
-        Hand over journal writes first, so that the disk works while this member does the other work.
+        Begin journal writes first, so that the disk works while this member does the other work.
 
         Args:
             changed: True if the caller may have changed public state other than contact.
@@ -314,7 +319,7 @@ class Engine(EnginePart):
 
     def _on_message(self, peer: str, message: Message) -> None:
         greetings, shared = self.greetings, self.shared
-        # Check the log first, because that is cheap: a member with log entries is never an empty member.
+        # Check the log first, because this is fast. A member with log entries is never an empty member.
         was_empty = self._log.last_index == FIRST_INDEX and shared.empty
         if was_empty and isinstance(message, Append | SnapshotPart):
             for stranger in greetings.join(peer):
@@ -333,12 +338,12 @@ class Engine(EnginePart):
     def take(self, peer: str, message: Message) -> None:
         """Handle one message from an authenticated peer.
 
-        Only peers that have sent their greeting take part (D10). This member's configuration need not name
-        the peer: for example, the leader may have been added while this member was away. But only members
-        that the configuration names count in a majority.
+        Messages count only from peers that have sent their greeting (repairs PySyncObj defect D10). This
+        member's configuration need not name the peer, because the leader may have been added while this
+        member was away. In a majority, only members that the configuration names count.
 
         If the sender leads or stands for election in an older term, this member only answers with
-        :class:`Stale` (D6).
+        :class:`Stale` (repairs PySyncObj defect D6).
         """
         if peer not in self._effects.greeted:
             return
@@ -379,7 +384,7 @@ class Engine(EnginePart):
     # ---- entries
 
     def append(self, payload: bytes, *, term: int) -> int | None:
-        """Append one entry if this member leads in ``term``; return its index, else None.
+        """Append one entry if this member leads in ``term``, and return its index; else return None.
 
         Raises:
             ValueError: The payload has more than ``entry_size_max`` bytes.
@@ -390,13 +395,14 @@ class Engine(EnginePart):
         if self._effects.stopped or self.shared.restoring or self._clock() < self.leading.handing_over_until:
             return None
         self.shared.look()
-        # never forward an entry to another member (D27)
+        # Never keep or forward an entry, because it could be applied later over newer state (repairs
+        # PySyncObj defect D27).
         if self._library.state != LEADER or self._library.term != term:
             return None
         index = self.leading.add(REGULAR + payload)
         if self._in_apply:
             self._effects.wake()
-        else:  # send the entry at once; the engine handles the answers and the commit in later calls
+        else:  # Send the entry at once. Later calls handle the answers and the commit.
             self.leading.replicate()
             self._flush()
         return index
@@ -404,8 +410,8 @@ class Engine(EnginePart):
     # ---- the journal
 
     def _flush(self, *, commit_too: bool = False) -> None:
-        """Hand changes of the log to the journal; without a journal they count as durable at once."""
-        if self._log.vote_dirty:  # test the flag before the call: it is rarely set
+        """Write the log's changes to the journal. Without a journal, they count as durable at once."""
+        if self._log.vote_dirty:  # This test is faster than the call, and the flag is rarely set.
             self._effects.store_vote()
         if not (self._log.ops or commit_too):
             return
@@ -444,7 +450,7 @@ class Engine(EnginePart):
             self.leading.step_down("journal stalls")
 
     def _write_takes(self, now: float) -> float:
-        """Return the age in seconds of the oldest unfinished write, not counting pauses of this member."""
+        """Return the age in seconds of the oldest unfinished write, without the pauses of this member."""
         return now - self.shared.watch.lost - self._log.written_since
 
     # ---- the step
@@ -462,7 +468,7 @@ class Engine(EnginePart):
             self._end_step()
 
     def _tick(self) -> None:
-        """Do the work that time or a message made due: stand for election, commit, replicate."""
+        """Let the library (PySyncObj) do its due work: stand for election, commit, replicate."""
         now, library = self.shared.now, self._library
         led, limit = library.state == LEADER, None
         if led:
@@ -480,7 +486,10 @@ class Engine(EnginePart):
             self.elections.elected_if_standing = False
 
     def _begin_apply(self) -> None:
-        """Hand out committed entries as the last effect of the step; :meth:`applied` ends the step."""
+        """Request the application of committed entries, as the last effect of the step.
+
+        :meth:`applied` then ends the step.
+        """
         try:
             entries = self._committed()
         except StopMember as error:
@@ -494,7 +503,8 @@ class Engine(EnginePart):
         """Return the next committed entries that are not applied, at most :data:`APPLY_ENTRIES`.
 
         Raises:
-            StopMember: The first of these entries is of a kind that this program does not know (D31).
+            StopMember: The first of these entries is of a kind that this program does not know (repairs
+                PySyncObj defect D31).
         """
         first, commit = self._library.applied_index + 1, self._library.commit_index
         found: list[Committed] = []
@@ -510,7 +520,7 @@ class Engine(EnginePart):
             kind = command[:1]
             if kind == REGULAR:
                 found.append(Committed(index, term, command[1:], index > self._replay_end))
-            elif kind in (NO_OP, CONFIGURATION):  # a configuration is in force since its append
+            elif kind in (NO_OP, CONFIGURATION):  # the state machine does not receive these kinds
                 found.append(Committed(index, term, None, index > self._replay_end))
             elif found:
                 break
@@ -522,7 +532,11 @@ class Engine(EnginePart):
         return found
 
     def _move_applied(self, count: int, *, within: bool) -> None:
-        """Record that ``count`` entries are applied; if ``within``, the next entry is half applied."""
+        """Record that ``count`` entries are applied.
+
+        Args:
+            within: True if some, but not all, steps of the next entry are applied, too.
+        """
         done, self._given = self._given[:count], self._given[count:]
         for entry in done:
             if entry.payload is None:
@@ -531,17 +545,17 @@ class Engine(EnginePart):
         self.shared.within_entry = within
 
     def applied(self, count: int, *, within: bool, took: float) -> None:
-        """Record that ``count`` entries of :class:`.effects.Apply` are applied (D7).
+        """Record that ``count`` entries of :class:`.effects.Apply` are applied (repairs PySyncObj defect D7).
 
-        A later step hands out those entries again that are not applied yet.
+        A later step returns the other entries of the effect again.
 
         The leader sends the commit index to its followers before it applies the entries itself, because
         requests at the followers also wait for these entries. So all members apply a slow entry at about the
         same time, and send no messages meanwhile. This silence must not count as a failure.
 
         Args:
-            within: True if the next entry is half applied.
-            took: Seconds that applying the entries took.
+            within: True if some, but not all, steps of the next entry are applied.
+            took: Time in seconds for which the entries were being applied.
         """
         self._in_apply = False
         if self._effects.stopped:
@@ -550,12 +564,15 @@ class Engine(EnginePart):
         if took > self.shared.period:
             self.shared.expect_silence(took)
         if self._library.state == LEADER and self._log.last_index > self._sent_up_to:
-            self.leading.replicate()  # send entries that were appended while entries were being applied
+            self.leading.replicate()  # send the entries that were appended meanwhile
         self._goes_on = False  # _end_step sets this flag again if more entries must be applied
         self._end_step()
 
     def apply_failed(self, count: int, reason: str) -> None:
-        """Record ``count`` applied entries; stop this member, because the next entry fails to apply (D11)."""
+        """Record ``count`` applied entries, and stop this member, because the next entry failed.
+
+        A member that skipped the entry would differ from the other members (repairs PySyncObj defect D11).
+        """
         self._in_apply = False
         if not self._effects.stopped:
             self._move_applied(count, within=False)
@@ -583,7 +600,7 @@ class Engine(EnginePart):
     def _tell_changes(self) -> None:
         # Report a new applied index only for entries that were in the log at the start, and for entries that
         # the state machine does not receive. For all other entries, the state machine's ``apply`` wakes the
-        # requests that wait.
+        # waiting requests.
         library, log = self._library, self._log
         seen: tuple[object, ...] = (
             self.in_contact(),
@@ -625,8 +642,11 @@ class Engine(EnginePart):
         self._effects.send(peer, messages.VoteReply(term))
 
     def term_begins(self, term: int) -> None:
-        """Forget the messages of the former term; if this member led that term, stop leading (D3, D5)."""
-        # stop leading now; the library would stop only after the term changed
+        """Forget the messages of the former term, and stop leading if this member was the leader.
+
+        This repairs PySyncObj's defects D3 and D5.
+        """
+        # Stop leading now. The library (PySyncObj) would stop only after the term has changed.
         if self._library.state == LEADER:
             self.leading.doing += f", of term {term}"
             self._library.stop_leading()

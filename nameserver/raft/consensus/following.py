@@ -1,4 +1,7 @@
-"""The rules by which a follower accepts, commits and acknowledges entries; they repair D1, D2 and D7."""
+"""The rules by which a follower accepts, commits and acknowledges entries.
+
+This module repairs PySyncObj's defects D1, D2 and D7 (docs/pysyncobj-defects.md).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class Following(EnginePart):
-    """Keeps the follower's log equal to the leader's, and acknowledges entries once they are durable.
+    """The part of a follower's engine that copies the leader's log, and acknowledges durable entries.
 
     Attributes:
         leader_changes: Number of times that this member accepted another leader than before.
@@ -25,7 +28,7 @@ class Following(EnginePart):
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
-        self._matched = 0  # up to this index, this log equals the leader's log
+        self._matched = 0  # the last index up to which this log certainly equals the leader's log
         self._reply_seq = 0
         self.acknowledged = 0
         self.leader_changes = 0
@@ -38,8 +41,9 @@ class Following(EnginePart):
     def accept_leader(self, leader: str, term: int, commit: int = 0, entries: Sequence[Entry] = ()) -> None:
         """Accept ``leader`` as leader of ``term``, and replace the end of this log by ``entries``.
 
-        ``commit`` is an index up to which this log was compared with the leader's log (D2). A piece of a
-        snapshot says nothing about this log, so after such a piece the caller passes 0.
+        ``commit`` is a committed index up to which this log is known to equal the leader's log (repairs
+        PySyncObj defect D2). A piece of a snapshot does not prove that the logs are equal, so after a piece
+        the caller passes 0.
         """
         library, shared, now = self._library, self.shared, self._clock()
         if library.leader != leader:
@@ -50,9 +54,9 @@ class Following(EnginePart):
         library.append_entries(now, leader, term=term, commit=commit, entries=entries)
 
     def on_append(self, peer: str, m: Append) -> None:
-        """Keep entries that equal the leader's entries; drop entries only from the first different entry on.
+        """Compare this log with the received entries, and replace it from the first different entry on.
 
-        A committed entry is never dropped (D1).
+        A committed entry is never replaced (repairs PySyncObj defect D1).
         """
         library, log = self._library, self._log
         prev, prev_term, entries = m.prev_index, m.prev_term, m.entries
@@ -64,7 +68,7 @@ class Following(EnginePart):
             self.accept_leader(peer, m.term)
             self._take_statement(peer, m)
             # Ask the leader to go back to an index up to which both logs are certainly equal. The library
-            # would go back by only one entry with each heartbeat (D18).
+            # would go back by only one entry with each heartbeat (PySyncObj defect D18).
             hint = log.last_index + 1 if prev > log.last_index else library.commit_index + 1
             self._reply(peer, m.seq, RESET, hint)
             return
@@ -103,13 +107,16 @@ class Following(EnginePart):
         self._contact.stated_by_leader(leader, clock=m.clock, echo=m.echo, age=m.age, commit=m.commit)
 
     def while_installing(self, peer: str, m: Append) -> None:
-        """Accept and answer the leader, but take no entries, because a snapshot will soon replace the log."""
+        """Answer the leader without accepting entries, because a snapshot will soon replace the log."""
         self.accept_leader(peer, m.term)
         self._take_statement(peer, m)
         self.say_alive(peer)
 
     def on_durable(self) -> None:
-        """Acknowledge entries to the leader when the journal holds them durably (D7)."""
+        """Acknowledge entries to the leader when the journal holds them durably.
+
+        This repairs PySyncObj's defect D7.
+        """
         durable = min(self._matched, self._log.durable_index)
         if durable > self.acknowledged:
             self._acknowledge(durable)
@@ -123,7 +130,7 @@ class Following(EnginePart):
     def acknowledge_committed(self) -> None:
         """Acknowledge the committed entries to the leader.
 
-        The leader's log has the same committed entries, even if the two logs were not compared.
+        No comparison of the two logs is needed, because every leader's log has all committed entries.
         """
         self._matched = max(self._matched, self._library.commit_index)
         self._acknowledge(min(self._matched, self._log.durable_index))

@@ -1,8 +1,9 @@
 """Greetings: the first message on each link, which carries the sender's member state.
 
-A member that never took part in a cluster is empty. An empty member either founds a cluster together with
-other empty members, or receives a log from a leader. If it receives a log, it joins the leader's cluster as a
-learner, and becomes a voter once it has caught up (D25).
+A member that never took part in a cluster is empty. An empty member either forms a cluster together with
+other empty members, or receives a log from a leader. In the second case, the member joins the leader's
+cluster as a learner, and becomes a voter once it has caught up. Without learners, a member that lost its data
+could vote twice in one term (PySyncObj defect D25).
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ class Greetings(EnginePart):
         super().__init__(shared)
         self._leading = leading
         self.said = self._effects.greeted
-        self._link_numbers: dict[str, int] = {}  # peer: number of links on which it sent a greeting
+        self._link_numbers: dict[str, int] = {}  # for each peer, the number of links with a greeting so far
         self.contact_limit = self.shared.timeout
-        # A term, and the last index that its leader's log had when this learner received the leader's first
-        # message of the term; see came_at()
+        # A term, and the last index of the leader's log when this learner received the leader's first message
+        # of this term (see came_at)
         self._learner_base: tuple[int, int] | None = None
         self._said_waiting_for: tuple[str, ...] = ()
         self._said_distrusted: tuple[str, ...] = ()
@@ -44,7 +45,7 @@ class Greetings(EnginePart):
     def waiting_for(self) -> tuple[str, ...]:
         """The members for which this member still waits at its first start.
 
-        The result is empty if a linked peer belongs to a cluster already, because this member then joins that
+        The result is empty if a linked peer already belongs to a cluster, because this member then joins this
         cluster as a learner.
         """
         if not self.shared.empty or any(not greeting.empty for greeting in self.said.values()):
@@ -62,7 +63,7 @@ class Greetings(EnginePart):
             return ()
         voters = self.shared.configuration.voters
         known = {**self.said, self._me: self._mine}
-        # Do not count an empty member as lost: it may be about to found the cluster with this member.
+        # Do not count an empty member as lost, because it may soon form the cluster with this member.
         lost = [name for name in voters if name in known and not (known[name].voter or known[name].empty)]
         return () if len(voters) - len(lost) >= majority(len(voters)) else tuple(lost)
 
@@ -73,7 +74,7 @@ class Greetings(EnginePart):
         return max(sorted(known), key=lambda name: (known[name].last_term, known[name].last_index))
 
     def look_for_trust(self) -> None:
-        """Log a warning once if no member can lead any more until an operator acts."""
+        """Log a warning once if no member can become leader until an operator acts."""
         distrusted = self.distrusted
         if distrusted and distrusted != self._said_distrusted:
             self._say(
@@ -92,9 +93,9 @@ class Greetings(EnginePart):
         return frozenset(self.said.keys() & {*self.shared.configuration.members, self._library.leader})
 
     def link_number(self, peer: str) -> int:
-        """Return the number of the present link to ``peer``, 0 if there is no link.
+        """Return the number of the present link to ``peer``; 0 if there is no link.
 
-        A higher number than before means a new link: messages of the former link may be lost.
+        A higher number than before means a new link. Messages of the former link may be lost.
         """
         return self._link_numbers[peer] if peer in self.said else 0
 
@@ -110,7 +111,7 @@ class Greetings(EnginePart):
         """Handle the greeting of ``peer``.
 
         Raises:
-            MessageError: The peer does not belong to this cluster (D10).
+            MessageError: The peer does not belong to this cluster (repairs PySyncObj defect D10).
         """
         self._check_cluster(peer, greeting)
         first = peer not in self.said
@@ -136,11 +137,11 @@ class Greetings(EnginePart):
         self.look_for_trust()
 
     def _check_cluster(self, peer: str, greeting: Greeting) -> None:
-        """Refuse a member of another cluster (D10). An empty member belongs to no cluster yet.
+        """Refuse a member of another cluster (PySyncObj defect D10). An empty member belongs to no cluster.
 
-        There are two reasons why this member's configuration can lack the peer: the peer was added while this
-        member was away, or the peer was removed while the peer was away. In both cases this member accepts
-        the peer, but the peer does not count in a majority.
+        This member's configuration can lack the peer for two reasons. The peer was added while this member
+        was away, or the peer was removed while the peer itself was away. In both cases this member accepts
+        the peer, but does not count it in a majority.
 
         Raises:
             MessageError: The peer must be refused.
@@ -182,7 +183,7 @@ class Greetings(EnginePart):
     # ---- member state
 
     def consider_founding(self) -> None:
-        """Found a cluster if this member is empty, and all other founders are linked and empty."""
+        """Form a cluster if this member is empty, and all other founders are linked and empty."""
         if not self.shared.empty:
             return
         founders = self._founders()
@@ -200,7 +201,7 @@ class Greetings(EnginePart):
     def _founders(self) -> dict[str, str]:
         """Return the instance of each founder, this member included; empty if the founding must wait.
 
-        An instance is the random name of a member's data directory, see :class:`.members.MemberState`.
+        An instance is the random name of a member's data directory (see :class:`.members.MemberState`).
         """
         me, mine, said = self._me, self.shared.standing.instance, self.said
         others = self.shared.other_members
@@ -212,12 +213,12 @@ class Greetings(EnginePart):
         return {}
 
     def join(self, leader: str) -> list[str]:
-        """Make this empty member a member of the cluster of ``leader``, which has sent it log entries.
+        """Join the cluster of ``leader``, because ``leader`` has sent log entries to this empty member.
 
-        This member joins even if it was about to found another cluster.
+        This member joins even if it would otherwise soon form another cluster.
 
         Returns:
-            Peers whose latest greeting names a cluster other than the leader's.
+            Peers whose newest greeting names another cluster than the leader's.
         """
         cluster = self.said[leader].cluster
         if not cluster or cluster == self.shared.standing.cluster:
@@ -229,7 +230,7 @@ class Greetings(EnginePart):
         ]
 
     def came_at(self, term: int, last: int) -> int:
-        """Return the last index that the leader's log had when its first message of ``term`` arrived here.
+        """Return the last index of the leader's log when the first message of ``term`` arrived here.
 
         Args:
             last: The last index that the leader's log has now.
@@ -239,11 +240,11 @@ class Greetings(EnginePart):
         return self._learner_base[1]
 
     def leave_learning(self, leader: str, m: Append) -> None:
-        """Make this learner a voter again once it has caught up (D25).
+        """Make this learner a voter again once it has caught up (repairs PySyncObj defect D25).
 
         The learner has caught up when it holds a committed entry that the leader appended after the learner
-        came back. The other members formed the majority for this entry without the learner, because a learner
-        does not count.
+        came back. A learner does not count, so the majority that committed this entry consists of other
+        members.
         """
         library = self._library
         if m.term != library.term or leader != library.leader:
@@ -254,8 +255,8 @@ class Greetings(EnginePart):
             and min(library.commit_index, self._log.durable_index) >= m.commit
         )
         if done:
-            # Before it lost its data, this member may have voted in the present term. The leader's election
-            # is the only one of this term that succeeded, so recording a vote for the leader is safe.
+            # Before it lost its data, this member may have voted in the present term. Recording a vote for
+            # the leader is safe, because no other member can be elected in this term any more.
             library.remember_vote(leader)
             self._effects.store_vote()
             self.shared.become(replace(self.shared.standing, voter=True, doubtful=False))

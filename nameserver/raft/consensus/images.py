@@ -1,4 +1,4 @@
-"""Snapshots of one member: making one, receiving one from the leader, and restoring one.
+"""The snapshots of one member: how it makes, receives and restores a snapshot.
 
 A snapshot covers the log up to its index. Once the snapshot is durable, the log before that index may be
 deleted.
@@ -26,24 +26,26 @@ from .part import EnginePart, Shared
 
 logger = logging.getLogger(__name__)
 
-#: Shortest and longest wait in seconds after a failed snapshot. The wait doubles with each failure (D28).
+#: Shortest and longest pause in seconds after a failed snapshot. The pause doubles with each failure (repairs
+#: PySyncObj defect D28).
 SNAPSHOT_RETRY_S: Final = (5.0, 300.0)
 #: Shortest and longest wait in seconds before this member asks the leader again for a snapshot that it could
 #: not store. The wait doubles with each failure.
 INSTALL_RETRY_S: Final = (1.0, 30.0)
 #: Largest size in bytes of a snapshot that is accepted from a leader.
 IMAGE_SIZE_MAX: Final = 1 << 31
-#: Bytes of log entries that stay in memory although the snapshot covers them, for peers that lag a little.
+#: Bytes of log entries that stay in memory although the snapshot covers them. With these entries, a peer that
+#: lags a little can catch up without the snapshot.
 TAIL_BYTES: Final = 1024 * 1024
 
 
 class Images(EnginePart):
-    """Makes, receives and restores the snapshots of one member, one snapshot at a time.
+    """The part of the engine that makes, receives and restores snapshots, one snapshot at a time.
 
     Attributes:
         failures: Number of snapshots that could not be stored.
-        error: The reason why the last snapshot that was made here could not be stored.
-        installing: Index of the leader's snapshot that is being stored, 0 if there is none.
+        error: The reason why this member's last own snapshot could not be stored.
+        installing: Index of the leader's snapshot that is being stored; 0 if no snapshot is being stored.
     """
 
     def __init__(
@@ -62,13 +64,14 @@ class Images(EnginePart):
         self.failures = 0
         self.error = ""
         self._making = False
-        self._wanted = False  # an operator has asked for a snapshot
-        self._begun_bytes = 0  # bytes of the journal when the snapshot that is under way began
+        self._wanted = False  # True if an operator has asked for a snapshot
+        self._begun_bytes = 0  # bytes of the journal when the present snapshot began
         self._retry_at = -math.inf  # time of the next attempt after a failure; -inf after a success
         self._retry_s = SNAPSHOT_RETRY_S[0]
         self._replace_at = -math.inf  # time from which an unreadable snapshot may be replaced again
         self._replace_s = SNAPSHOT_RETRY_S[0]
-        self._incoming: tuple[str, int, bytearray] | None = None  # partial snapshot: leader, index, bytes
+        # the leader, the index and the bytes of a partial snapshot
+        self._incoming: tuple[str, int, bytearray] | None = None
         self.installing = 0
         self._refused = 0  # index of the leader's snapshot that is too large
         self._install_failed: tuple[int, float] | None = None  # index, time of the next request
@@ -77,10 +80,12 @@ class Images(EnginePart):
     # ---- snapshots made here
 
     def consider(self, now: float) -> None:
-        """Begin a snapshot if the journal is large, or if the pause after a failure is over (D28, D29).
+        """Begin a snapshot if the journal is large, or if the pause after a failure is over.
 
-        Also begin one if this member cannot read its newest snapshot. The event loop only copies references
-        to the state; a thread encodes and stores the snapshot.
+        This repairs PySyncObj's defects D28 and D29.
+
+        Also begin a snapshot if this member cannot read its newest snapshot. The event loop only copies
+        references to the state. A thread encodes and stores the snapshot.
         """
         if self._making or self.installing or self.shared.restoring or self.shared.within_entry:
             return
@@ -102,9 +107,10 @@ class Images(EnginePart):
             self._begin()
 
     def _pause_replacing(self, now: float) -> None:
-        """Set the earliest time of the next replacement, in case the new snapshot is unreadable, too.
+        """Set the earliest time at which an unreadable snapshot may be replaced again.
 
-        The pause doubles with each replacement. After a long time without a replacement, it is short again.
+        The pause doubles with each replacement, because on a broken disk each new snapshot may be unreadable.
+        After a long time without a replacement, the pause is short again.
         """
         shortest, longest = SNAPSHOT_RETRY_S
         long_ago = now - self._replace_at > longest
@@ -114,7 +120,7 @@ class Images(EnginePart):
     def save(self) -> None:
         """Begin a snapshot of the present state, unless a snapshot is already under way.
 
-        If an entry is half applied, the snapshot begins once the entry is complete.
+        If only some steps of an entry are applied, the snapshot begins after the entry's last step.
 
         Raises:
             ChangeRefused: This member has no state yet, or it stops.
@@ -152,9 +158,9 @@ class Images(EnginePart):
         self._effects.wake()
 
     def failed(self, error: str) -> None:
-        """Record that a snapshot made here could not be stored (D28).
+        """Record that this member could not store its own snapshot (repairs PySyncObj defect D28).
 
-        Nothing is lost: the log stays longer, until the next attempt succeeds.
+        Nothing is lost, because the log keeps its entries until an attempt succeeds.
         """
         if not self._begins():
             return
@@ -165,7 +171,8 @@ class Images(EnginePart):
         self._retry_at = self._clock() + self._retry_s
         logger.warning("snapshot failed me=%s error=%s retry_s=%.0f", self._me, error, self._retry_s)
         self._retry_s = min(2 * self._retry_s, SNAPSHOT_RETRY_S[1])
-        self._log.journal_bytes += self._begun_bytes  # no entry was deleted from the journal
+        # Count the bytes before this attempt again, because the journal still has all its entries.
+        self._log.journal_bytes += self._begun_bytes
 
     # ---- snapshots from a leader
 
@@ -176,8 +183,9 @@ class Images(EnginePart):
         if not self.shared.standing.voter:
             self._greetings.came_at(m.term, m.last)
         if m.index <= self._library.applied_index:
-            # Never replace the state by an older state (D16). The leader's log has the same committed
-            # entries, so the leader can continue with the entries after them.
+            # Never replace the state by an older state (repairs PySyncObj defect D16). The leader's log has
+            # this member's committed entries, too, so the leader can continue with the entries after the
+            # commit index.
             self._incoming = None
             self._following.acknowledge_committed()
             return
@@ -224,7 +232,7 @@ class Images(EnginePart):
             self._incoming = None
 
     def install_failed(self, error: str) -> None:
-        """Record that a received snapshot could not be stored; :meth:`ask_again` asks for it later."""
+        """Record that a received snapshot could not be stored. :meth:`ask_again` asks for it again later."""
         if not self._effects.stopped:
             self._install_failed = self.installing, self._clock() + self._install_retry_s
             self.installing = 0
@@ -248,7 +256,7 @@ class Images(EnginePart):
             self._reply(leader, index, 0)
 
     def installed(self, index: int, term: int, configuration: bytes, install: Callable[[], None]) -> None:
-        """Replace the state by a received snapshot, which is durable now (D16).
+        """Replace the state by a received snapshot, which is durable now (repairs PySyncObj defect D16).
 
         If this member has applied entries beyond the snapshot meanwhile, the snapshot is not used.
         """
@@ -269,13 +277,16 @@ class Images(EnginePart):
     def _replace_state(
         self, index: int, term: int, configuration: bytes, install: Callable[[], None]
     ) -> bool:
-        """Replace log and state by a durable snapshot at ``index``; return False if the member must stop."""
+        """Replace log and state by a durable snapshot at ``index``.
+
+        Return False if this fails; the member must then stop.
+        """
         try:
             held = decode_configuration(configuration) if configuration else self._log.configuration
-            # No entry is half applied any more: the snapshot contains the whole entry.
+            # The snapshot replaces the whole state, so no entry is partly applied from now on.
             self.shared.within_entry = False
             install()
-        except Exception as error:  # stop after any error, because the state may be half replaced
+        except Exception as error:  # stop after any error, because the state may be replaced only in part
             logger.exception("restore raised index=%d", index)
             self._effects.fail(f"snapshot {index} cannot be restored: {error}")
             return False
@@ -313,7 +324,8 @@ class Images(EnginePart):
     def restore_at(self, image_index: int) -> tuple[int, int, bytes]:
         """Return index, term and configuration under which an operator's snapshot is stored.
 
-        The index is higher than the snapshot's own index and every index of the log.
+        The index is higher than the snapshot's own index and all indexes of the log, so that no index ever
+        stands for two states.
         """
         index = max(image_index, self._log.last_index) + 1
         return index, self._library.term, encode_configuration(self.shared.configuration)
@@ -321,14 +333,14 @@ class Images(EnginePart):
     def restored(self, index: int, term: int, configuration: bytes, install: Callable[[], None]) -> None:
         """Replace log and state by the operator's snapshot, and begin a new term.
 
-        The snapshot is durable under ``index`` already. Code that waits for a result of the former state sees
-        the new term, and then ignores that result.
+        The snapshot is already durable under ``index``. Code that waits for a result of the former state sees
+        the new term, and then ignores the result.
         """
         if not self._begins():
             return
         if self._log.last_index >= index:
-            # Stop: the log has new entries. They were made for the former state, and must not follow the
-            # restored state.
+            # Stop, because the log has new entries. These entries were made for the former state, and must
+            # not be applied to the restored state.
             last = self._log.last_index
             self._effects.fail(f"snapshot {index} cannot be restored: the log grew to {last} meanwhile")
             return

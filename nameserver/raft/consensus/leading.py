@@ -1,6 +1,6 @@
 """The messages that a leader sends, and the rules for counting the answers.
 
-This module repairs the library's defects D3, D17 to D20, D22, D26 and D34.
+This module repairs PySyncObj's defects D3, D17 to D20, D22, D26 and D34 (docs/pysyncobj-defects.md).
 """
 
 from __future__ import annotations
@@ -25,24 +25,23 @@ UNREADABLE_PAUSE_S: Final = (1.0, 60.0)
 
 
 class Leading(EnginePart):
-    """Appends entries, sends members their missing entries, and finds the last index that a majority has.
+    """The leader's part of the engine: it appends and sends entries, and finds the index that a majority has.
 
     Attributes:
-        progress: The known state of each other member's log; empty unless this member leads.
-        notified_removed: Peers to which this leader has sent :class:`Removed`.
-        handing_over_until: Time until which no entry is appended, so that a follower can catch up with the
-            whole log.
+        progress: The known state of each other member's log. It is empty unless this member leads.
+        notified_removed: Peers to which this leader has sent :class:`.messages.Removed`.
+        handing_over_until: Time until which no entry is appended, so that a follower can receive the whole
+            log and take over.
         elected: Number of times that this member was elected.
         successor: The linked voter with the longest log at the end of this member's last term as leader.
         doing: The present activity of this member, for the log line that says why it stopped leading.
         unreadable_image: Index of the newest snapshot if this member could not read it, else 0. A new
-            snapshot must replace it, because this leader must be able to send a snapshot to members without
-            data.
+            snapshot must replace the unreadable snapshot, because members without data need a snapshot.
     """
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
-        self._handed_over = False  # this leader asked another member to take over
+        self._handed_over = False  # True if this leader asked another member to take over
         self.unreadable_image = 0
         self._no_transfer_before = -math.inf
         self._unreadable_pause_s = UNREADABLE_PAUSE_S[0]
@@ -65,7 +64,8 @@ class Leading(EnginePart):
         for name in self.shared.other_members:
             self._set_progress(name)
         self.elected += 1
-        first = self._log.last_index + 1  # index of an empty entry; committing it commits all entries before
+        # The index of the term's first entry. Its commit also commits all entries of earlier terms.
+        first = self._log.last_index + 1
         logger.info("leader elected term=%d me=%s last_index=%d", self._library.term, self._me, first)
 
     def leadership_ends(self) -> None:
@@ -92,14 +92,17 @@ class Leading(EnginePart):
         self.handing_over_until = -math.inf
 
     def step_down(self, reason: str) -> None:
-        """Stop leading, and stay in the same term."""
+        """Stop leading without a change of the term."""
         if self._library.state == LEADER:
             self.doing = reason
             self._library.become_follower()
             self.shared.postpone(self._clock())
 
     def hand_over(self, to: str | None = None) -> None:
-        """Ask a voter that holds the whole log to take over: ``to``, or any such voter if ``to`` is None."""
+        """Ask a voter to take over: ``to``, or any voter if ``to`` is None.
+
+        The voter must hold the whole log. If there is no such voter, nothing happens.
+        """
         for name, p in sorted(self.progress.items()):
             has_all = self._counts(name, p) and p.match == self._log.last_index
             if has_all and name in self._effects.greeted and to in (None, name):
@@ -119,7 +122,7 @@ class Leading(EnginePart):
     # ---- the members
 
     def adopt_configuration(self) -> None:
-        """Put the log's configuration in force, and start replication to its new members."""
+        """Use the newest configuration in the log from now on, and begin to replicate to its new members."""
         former = self.shared.configuration.voters
         self.shared.adopt_configuration()
         if self._library.state != LEADER:
@@ -136,7 +139,10 @@ class Leading(EnginePart):
                 self._library.answered[name] = self._clock()
 
     def link_changed(self, peer: str) -> None:
-        """Start replication to ``peer`` anew: ``peer`` may have come back with less data (D17)."""
+        """Begin replication to ``peer`` again, because ``peer`` may have come back with less data.
+
+        This repairs PySyncObj's defect D17.
+        """
         self.notified_removed.discard(peer)
         if peer in self.progress:
             self._set_progress(peer)
@@ -146,14 +152,17 @@ class Leading(EnginePart):
     def read_index_in(self, term: int) -> int | None:
         """Return the commit index if this member leads in ``term`` and has committed an entry of this term.
 
-        Otherwise return None. No member can have applied an entry beyond this index, because followers learn
-        the commit index from the leader.
+        Otherwise return None. No member can have applied a later entry than this index, because followers
+        learn the commit index from the leader.
         """
         library = self._library
         return library.commit_index if library.term == term and library.leads else None
 
     def quorum_index(self) -> int:
-        """Return the last index that a majority holds; for this leader, only durable entries count (D7)."""
+        """Return the last index that a majority, with this leader as a member, holds durably.
+
+        This repairs PySyncObj's defect D7.
+        """
         progress = self.progress
         matches = [0 if (p := progress[voter]).learner else p.match for voter in self.shared.other_voters]
         return quorum_index(len(self.shared.configuration.voters), self._log.durable_index, matches)
@@ -161,7 +170,7 @@ class Leading(EnginePart):
     # ---- entries
 
     def add(self, command: bytes) -> int:
-        """Append an entry of any kind in this term; return its index."""
+        """Append an entry of any kind in this term, and return its index."""
         index = self._log.last_index + 1
         self._log.add(command, index, self._library.term)
         return index
@@ -171,29 +180,35 @@ class Leading(EnginePart):
         self._library.match[peer] = 0
 
     def _counts(self, peer: str, progress: Progress) -> bool:
-        """Return True if ``peer`` counts for a majority: it is a voter and has not lost its data (D25)."""
+        """Return True if ``peer`` counts in a majority, because it is a voter that has not lost its data.
+
+        This repairs PySyncObj's defect D25.
+        """
         return not progress.learner and peer in self.shared.configuration.voters
 
     def trusted(self, peer: str) -> Progress | None:
-        """Return the progress of ``peer`` if it is linked and has all entries that it acknowledged (D25).
+        """Return the progress of ``peer`` if a link is up and the peer did not lose its data.
 
-        Otherwise return None.
+        Otherwise return None. This repairs PySyncObj's defect D25.
         """
         progress = self.progress.get(peer)
         linked = peer in self._effects.greeted
         return progress if linked and progress is not None and not progress.learner else None
 
     def _take_answer(self, peer: str, m: AppendReply | SnapshotReply) -> Progress | None:
-        """Return the sender's progress if the answer is from this term, else None (D3)."""
+        """Return the sender's progress if the answer is from this term, else None.
+
+        This repairs PySyncObj's defect D3.
+        """
         progress = self.progress.get(peer)
         if m.term != self._library.term or self._library.state != LEADER or progress is None:
             return None
         progress.learner = m.learner
         counts = self._counts(peer, progress)
         self._contact.accepted_by(peer, clock=m.clock, echo=m.echo, voter=counts)
-        # The library steps down when a majority is silent for leaderFallbackTimeout. Count a voter as silent
-        # since this leader sent the last message that the voter answered (D8). A learner's answer never
-        # counts.
+        # The library (PySyncObj) steps down when a majority is silent for its setting leaderFallbackTimeout.
+        # A voter's silence begins when this leader sends the last message that the voter answers, not when
+        # the answer arrives (repairs PySyncObj defect D8). A learner's answer never counts.
         seen = max(self._contact.member_date(peer), self._library.answered.get(peer, -math.inf))
         self._library.answered[peer] = seen if counts else -math.inf
         self.shared.watch.heard()
@@ -207,15 +222,16 @@ class Leading(EnginePart):
             progress.acknowledged(min(m.index, self._log.last_index))
             if progress.transfer is not None and progress.match >= progress.transfer.index:
                 progress.transfer = None
-            # Entries that a learner holds do not count for the majority (D25).
+            # Entries that a learner holds do not count for the majority (repairs PySyncObj defect D25).
             self._library.match[peer] = progress.match if self._counts(peer, progress) else 0
         elif m.state == RESET and progress.transfer is None and m.seq >= progress.reset_floor:
-            # Never go beyond the end of this leader's own log (D19).
+            # Never set the next index beyond the end of this leader's own log (repairs PySyncObj defect D19).
             progress.rewind(min(m.index, self._log.last_index + 1))
         if m.learner and not progress.catch_up_entry and progress.match >= self._log.last_index:
-            # This learner now has all entries. Append one more entry now, because there may be no new
-            # proposal for a long time. When the other voters alone have committed the new entry, the learner
-            # becomes a voter again (D25).
+            # This learner now has all entries. It lost its data earlier, so it must not vote before it
+            # certainly has every committed entry. The proof is a new entry that the voters commit without
+            # counting this learner (repair of PySyncObj's defect D25). Append this entry now, because the
+            # next proposal may come much later.
             progress.catch_up_entry = self.add(NO_OP)
 
     def on_snapshot_reply(self, peer: str, m: SnapshotReply) -> None:
@@ -223,7 +239,7 @@ class Leading(EnginePart):
         transfer = progress.transfer if progress is not None else None
         if progress is None or transfer is None or transfer.index != m.index:
             return
-        if m.offset == 0 and transfer.acknowledged:  # the peer could not store the snapshot: begin again
+        if m.offset == 0 and transfer.acknowledged:  # the peer could not store the snapshot, so begin again
             progress.transfer = None
         elif m.offset > transfer.acknowledged:
             transfer.acknowledged = min(m.offset, transfer.size)
@@ -232,7 +248,7 @@ class Leading(EnginePart):
 
     @property
     def due(self) -> bool:
-        """True if this leader must send a peer something before the peer's next heartbeat."""
+        """True if this leader must send some peer a message before the next heartbeat is due."""
         last, base, commit = self._log.last_index, self._log.base_index, self._library.commit_index
         for p in self.progress.values():
             if p.next <= base and p.transfer is None:
@@ -244,10 +260,10 @@ class Leading(EnginePart):
         return False
 
     def replicate(self) -> None:
-        """Send each peer the entries that it lacks, up to WINDOW_BYTES, or a heartbeat if one is due.
+        """Send each peer the entries that it lacks, up to WINDOW_BYTES, or a heartbeat if it is due.
 
-        Unlike the library's method, this method has no loop with a time limit (D20), sends no entry in pieces
-        (D26), and bounds the bytes under way to a peer (D34). The transport repairs D21 and D24.
+        This method repairs three defects of PySyncObj's method. That method loops with a time limit (D20),
+        sends an entry in pieces (D26), and does not bound the bytes under way to a peer (D34).
         """
         now = self._clock()
         # Send the age of the newest majority contact, even if this leader has not applied the commit index
@@ -286,8 +302,8 @@ class Leading(EnginePart):
     def _send_image(self, peer: str, p: Progress, now: float) -> None:
         """Send the snapshot in pieces, a few at a time, because the peer lacks entries that were deleted.
 
-        While the snapshot is sent, this member may make a newer snapshot. The transfer continues with the old
-        snapshot as long as it can be read (D20).
+        While the snapshot is being sent, this member may make a newer snapshot. The transfer continues with
+        the old snapshot as long as the old snapshot can be read (repairs PySyncObj defect D20).
         """
         if p.transfer is not None and now - p.transfer.moved_at > TRANSFER_TIMEOUT_S:
             p.transfer = None
@@ -303,8 +319,8 @@ class Leading(EnginePart):
             if data is None:
                 p.transfer = None
                 newest = self.shared.held_image.image()
-                # If a newer snapshot replaced this one, begin with the newer one at once. Otherwise the file
-                # cannot be read: wait, because each attempt sends the readable part again.
+                # If a newer snapshot replaced the snapshot, begin with the newer snapshot at once. Otherwise
+                # the file cannot be read. Then pause, because each attempt sends the readable part again.
                 if newest is not None and newest[0] == t.index:
                     shortest, longest = UNREADABLE_PAUSE_S
                     again = self.unreadable_image == t.index

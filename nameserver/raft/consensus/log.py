@@ -1,8 +1,8 @@
-"""The log in memory, with its unwritten changes and its durable index, as an object for the library.
+"""The log in memory, with its unwritten changes and its durable index.
 
-The library addresses the log by position. The entry at position 0 is the base: the last entry that the
-snapshot covers (in an empty log: index 1 of term 0). Only the index and the term of the base are used. This
-module does no I/O.
+The library (PySyncObj) uses this object as its log, and addresses entries by position. The entry at position
+0 is the base: the last entry that the snapshot covers (in an empty log: index 1 of term 0). Only the index
+and the term of the base are used. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Final
 
 from .members import NOBODY, Configuration, decode_configuration
 
-# command (the first byte is the entry's kind), index, term: the library's order
+# Command, index and term, in the order that the library (PySyncObj) uses. The command's first byte is the
+# entry's kind.
 Entry = tuple[bytes, int, int]
 
 REGULAR: Final = b"\x00"
@@ -25,7 +26,7 @@ CONFIGURATION: Final = b"\x02"
 FIRST_INDEX: Final = 1
 FIRST_TERM: Final = 0
 
-# Kinds of journal operations. An operation is a tuple: its kind, then the values named here.
+# Kinds of journal operations. An operation is a tuple of its kind and the values that the comments name.
 OP_ENTRY: Final = 1  # index, term, command
 OP_TRUNCATE: Final = 2  # first index to remove
 OP_COMMIT: Final = 3  # commit index
@@ -38,7 +39,7 @@ class Recovered:
     """The content of a member's disk at its start.
 
     Attributes:
-        configuration: The configuration in force at the base.
+        configuration: The configuration in force at ``base_index``, the last entry in the snapshot.
         replaced: True if the journal does not continue the snapshot, so that a new journal must begin.
     """
 
@@ -54,15 +55,15 @@ class Recovered:
 
 
 class RaftLog:
-    """Log entries from the base on; records each change as an operation for the journal.
+    """The log entries from the base on. Each change is also recorded as an operation for the journal.
 
-    The indexes are plain fields instead of properties, because each message reads them many times.
+    The indexes are plain fields, because each message reads them many times and properties would be slower.
 
     Attributes:
         base_index: The index of the base: the last entry that the snapshot covers.
         last_index: The index of the last entry.
         durable_index: The last index up to which the journal certainly has this log.
-        configuration: The newest configuration in the log, committed or not (D36).
+        configuration: The newest configuration in the log, committed or not (repairs PySyncObj defect D36).
         configuration_index: The index of the entry with this configuration.
         ops: Operations to be written to the journal. Only :meth:`take_ops` adds the operation for a changed
             commit index, because the commit index need not be written at once.
@@ -74,16 +75,16 @@ class RaftLog:
 
     def __init__(self, recovered: Recovered) -> None:
         self._entries: list[Entry] = [(NO_OP, recovered.base_index, recovered.base_term), *recovered.entries]
-        # Pairs (index, configuration) in rising order of the index; the first configuration is in force at
-        # the base.
+        # Pairs (index, configuration) in rising order of the index. The first pair's configuration is in
+        # force at the base.
         self._configurations = [(recovered.base_index, recovered.configuration)]
         self._set_ends()
         for command, index, _ in recovered.entries:
             self._note(command, index)
         self.ops: list[Op] = []
         self._position = 0
-        # Writes that are under way, each as: position, last index of the log once the write is durable, time
-        # at which the journal got the write.
+        # The unfinished writes of the journal. Each write has three fields: its position, the last index of
+        # the log that it makes durable, and the time at which the journal got the write.
         self._unwritten: deque[tuple[int, int, float]] = deque()
         self._commit = self._commit_written = recovered.commit_index
         self.durable_index = self.last_index
@@ -105,7 +106,7 @@ class RaftLog:
         return self._entries[offset][2] if 0 <= offset < len(self._entries) else None
 
     def committed_configuration(self, commit_index: int) -> tuple[int, Configuration]:
-        """Return the newest configuration up to ``commit_index``, as the tuple (its index, configuration)."""
+        """Return index and value of the newest configuration up to ``commit_index``."""
         return next(held for held in reversed(self._configurations) if held[0] <= commit_index)
 
     def _note(self, command: bytes, index: int) -> None:
@@ -122,7 +123,7 @@ class RaftLog:
     def read(self, first: int, *, bytes_max: int) -> list[tuple[int, bytes]]:
         """Return (term, command) of the entries from ``first`` on.
 
-        The result has at least one entry, and as many more as fit into ``bytes_max`` bytes.
+        The result has at least one entry, and as many further entries as fit into ``bytes_max`` bytes.
         """
         found: list[tuple[int, bytes]] = []
         size = 0
@@ -153,25 +154,25 @@ class RaftLog:
     def repeat_commit(self) -> None:
         """Write the commit index again with the next write, because the journal begins a new segment now.
 
-        Otherwise the new segment may stay empty. If the snapshot is lost later, the next start could not know
-        that entries are missing.
+        Without this write, the new segment could stay empty. If the snapshot is lost later, the next start
+        could not detect from an empty segment that entries are missing.
         """
         self._commit_written = 0
 
     def durable(self, position: int) -> None:
-        """Record that the journal has durably written everything up to ``position``."""
+        """Record that all writes up to ``position`` are durable in the journal."""
         while self._unwritten and self._unwritten[0][0] <= position:
             self.durable_index = max(self.durable_index, self._unwritten.popleft()[1])
 
     @property
     def written_since(self) -> float:
-        """The time at which the oldest unfinished write was handed to the journal; inf if there is none."""
+        """The time at which the journal got its oldest unfinished write; inf if all writes are finished."""
         return self._unwritten[0][2] if self._unwritten else math.inf
 
     def trim(self, index: int) -> None:
-        """Forget entries before ``index``, which becomes the base.
+        """Forget all entries before ``index``, and make the entry at ``index`` the base.
 
-        A durable snapshot must cover these entries.
+        A durable snapshot must cover the entries up to ``index``, because the log can no longer return them.
         """
         offset = index - self.base_index
         if offset > 0:
@@ -182,7 +183,10 @@ class RaftLog:
             self._set_ends()
 
     def tail_from(self, index: int, bytes_min: int) -> int:
-        """Return the greatest index from which entries before ``index`` have ``bytes_min`` bytes or more."""
+        """Return the greatest argument of :meth:`trim` that keeps ``bytes_min`` bytes before ``index``.
+
+        If the log has fewer bytes before ``index``, the result is the index of its first entry.
+        """
         size = 0
         while index > self.base_index + 1 and size < bytes_min:
             index -= 1
@@ -221,7 +225,7 @@ class RaftLog:
         first = self.base_index + entryFrom
         self.retained_bytes -= sum(len(command) for command, _, _ in self._entries[entryFrom:])
         del self._entries[entryFrom:]
-        # forget the configurations of the deleted entries; the newest remaining one is in force again
+        # Forget the configurations of the deleted entries. The newest remaining configuration is in force.
         while self._configurations[-1][0] >= first:
             self._configurations.pop()
         self._set_ends()
@@ -237,7 +241,10 @@ class RaftLog:
         return len(self._entries)
 
     def onOneSecondTimer(self) -> None:
-        """Do nothing: the engine stores the commit index in ``step``; PySyncObj's journal stores it here."""
+        """Do nothing, because the engine writes the commit index in ``step``.
+
+        PySyncObj's own journal would write the commit index here.
+        """
 
     def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
         self._commit = raftCommitIndex

@@ -1,17 +1,18 @@
 """Membership as values without I/O: a member's state, the cluster's configuration, and the founding.
 
-The founding: a member is empty if its data directory never took part in a cluster. Empty members found a
-cluster only together: each member must see every other member linked and empty at the same time. There is one
-exception: a linked peer founded the cluster a moment earlier, and named this member's instance among the
-founders. Then this member founds it, too.
+The founding: a member is empty if its data directory never took part in a cluster. Empty members form a
+cluster only together. For this, each member must have a link to every other member, and all must be empty at
+the same time. There is one exception: a linked peer formed the cluster a moment earlier, and named this
+member among the founders (the first members). Then this member joins in forming the cluster.
 
-Learners: a member that comes back empty later is a learner (D25). It has lost its votes and acknowledged
-entries, so it does not vote, and does not count in a majority, until it has caught up.
+Learners: a member that comes back empty later is a learner (repairs PySyncObj defect D25). It has lost its
+votes and acknowledged entries, so it does not vote, and does not count in a majority, until it has caught up.
 
 Configurations: after the founding, the configuration in the log names the members. The newest configuration
-in a member's log is in force as soon as it is appended (D36). If a leader later replaces the entry that has
-this configuration, the configuration before it is in force again. Only one member changes at a time (D35), so
-the majorities before and after a change have a member in common.
+in a member's log is in force as soon as it is appended (repairs PySyncObj defect D36). If a leader later
+replaces the entry of this configuration, the former configuration is in force again. Only one member is added
+or removed at a time (repairs PySyncObj defect D35). So the majorities before and after a change have a member
+in common.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberState:
-    """A member's own state; it is stored durably before a message that depends on it leaves.
+    """A member's own state. It is stored durably before the member sends a message that depends on it.
 
     Attributes:
         instance: A random name of the data directory; a directory that was emptied gets another name.
         voter: True if the member may vote and its acknowledgements count.
         founders: The instance of each member when the cluster was founded; empty if this member did not take
             part in the founding.
-        cluster: The cluster's name, which is computed from its first members and never changes. In an empty
-            member, this is the name of the cluster that the member would found. When a leader sends an empty
-            member a log, the member takes over the name of the leader's cluster.
-        removed: True if the cluster has removed this member; the member must not start again.
+        cluster: The cluster's name. It is computed from the first members, and never changes. In an empty
+            member, this is the name of the cluster that the member would form. When an empty member receives
+            a leader's log, the member takes over the name of the leader's cluster.
+        removed: True if the cluster has removed this member. The member must not start again.
         doubtful: True if the member was a voter and may have lost entries that it acknowledged. Until it has
             caught up, it is neither a voter nor empty.
     """
@@ -57,9 +58,9 @@ class MemberState:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The members of a cluster: voters count in a majority, learners only receive entries.
+    """The members of a cluster. Voters count in a majority; learners only receive entries.
 
-    Names are sorted, so that equal sets compare equal.
+    Names are sorted, so that two configurations with the same members are equal.
     """
 
     voters: tuple[str, ...]
@@ -118,7 +119,7 @@ def majority(members: int) -> int:
 
 
 def quorum_index(members: int, durable: int, matches: Iterable[int]) -> int:
-    """Return the last index that a majority holds durably; the leader counts with its own durable index.
+    """Return the last index that a majority holds durably.
 
     Args:
         members: Number of voters in the configuration, the leader included.
@@ -130,5 +131,5 @@ def quorum_index(members: int, durable: int, matches: Iterable[int]) -> int:
 
 
 def cluster_id(members: tuple[str, ...]) -> str:
-    """Return the name of the cluster that these members found; their order does not matter."""
+    """Return the name of the cluster whose first members are ``members``, in any order."""
     return hashlib.sha256("\n".join(sorted(members)).encode()).hexdigest()[:32]

@@ -1,7 +1,7 @@
 """Changes of the members and of the leader, made by the leader.
 
-The leader adds or removes one member at a time, and hands over leadership. This module repairs the library's
-defects D35 and D37.
+The leader adds or removes one member at a time, and hands over leadership. This module repairs PySyncObj's
+defects D35 and D37 (docs/pysyncobj-defects.md).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from .part import EnginePart, Shared
 
 logger = logging.getLogger(__name__)
 
-#: A learner that lacks fewer entries than this number counts as caught up: the missing entries are on their
-#: way.
+#: A learner that lacks fewer entries than this number counts as caught up, because the missing entries are
+#: probably on their way.
 CAUGHT_UP_ENTRIES: Final = 128
-#: Number of election timeouts for which a member counts as present after its last answer, because the member
-#: may only have paused.
+#: A member counts as present for this number of election timeouts after its last answer, because it may only
+#: have paused.
 ALIVE_TIMEOUTS: Final = 4
 
 
 class Membership(EnginePart):
-    """Makes changes of the members and of the leader, and handles changes that another member made."""
+    """The part of the engine for changes of the members and of the leader."""
 
     def __init__(self, shared: Shared, leading: Leading) -> None:
         super().__init__(shared)
@@ -43,7 +43,7 @@ class Membership(EnginePart):
     # ---- the configuration in force
 
     def adopt_configuration(self) -> None:
-        """Put the log's configuration in force; if it is new, inform the parts that depend on it."""
+        """Use the newest configuration in the log from now on, and keep links to its members."""
         former = self.shared.configuration
         if self._log.configuration is not former:
             self._leading.adopt_configuration()
@@ -62,12 +62,13 @@ class Membership(EnginePart):
     # ---- members
 
     def _change(self, configuration: Configuration) -> int:
-        """Append a new configuration as the leader; return its index.
+        """Append a new configuration as the leader, and return its index.
 
-        The former configuration and an entry of this term must be committed first (D35). Otherwise two
-        majorities without a common member could exist. A leader never appends a configuration in which it
-        does not vote (D37). A removed member never receives the entry that removes it: as soon as the leader
-        has appended the entry, it sends this member no more entries.
+        The former configuration and an entry of this term must be committed first (repairs PySyncObj defect
+        D35). Otherwise two majorities without a common member could exist. A leader never appends a
+        configuration in which it does not vote (repairs PySyncObj defect D37). A removed member never
+        receives the entry about its removal. The leader sends this member no more entries as soon as the
+        entry is appended.
 
         Raises:
             ChangeNotYet: The change is not possible at present; nothing was appended.
@@ -83,7 +84,7 @@ class Membership(EnginePart):
         return index
 
     def _must_lead(self) -> None:
-        """Read the clock, and raise an error if this member does not lead.
+        """Read the clock at the beginning of an event, and check that this member leads.
 
         Raises:
             NotLeader: This member does not lead, or has stopped.
@@ -92,7 +93,7 @@ class Membership(EnginePart):
             raise NotLeader(self._library.leader)
 
     def _may_change(self) -> None:
-        """Read the clock, and raise an error if this member may not change the cluster.
+        """Read the clock at the beginning of an event, and check that this member may change the cluster.
 
         Raises:
             NotLeader, ChangeRefused: This member may not change the cluster now.
@@ -104,9 +105,9 @@ class Membership(EnginePart):
             raise ChangeNotYet("a snapshot is being restored; ask again")
 
     def add_member(self, member: str) -> int | None:
-        """Append the configuration with ``member`` as a learner; return its index.
+        """Append the configuration with ``member`` as a learner, and return its index.
 
-        Return None if ``member`` is a learner or voter already. As soon as the learner has caught up, the
+        Return None if ``member`` is already a learner or voter. As soon as the learner has caught up, the
         leader appends another entry that makes the learner a voter.
 
         Raises:
@@ -125,7 +126,10 @@ class Membership(EnginePart):
         return self._change(configuration.with_learner(member))
 
     def consider_promotion(self) -> None:
-        """Make a learner a voter once it is not empty any more and has nearly all entries."""
+        """Make a learner a voter once it has nearly all entries.
+
+        A voter without entries would make a majority harder to reach.
+        """
         configuration = self.shared.configuration
         if not configuration.learners or not self.shared.committed:
             return
@@ -143,13 +147,13 @@ class Membership(EnginePart):
                 return
 
     def remove_member(self, member: str) -> int | None:
-        """Append the configuration without ``member``; return its index.
+        """Append the configuration without ``member``, and return its index.
 
         Return None if the configuration in force does not name ``member``.
 
         Raises:
             NotLeader, ChangeRefused: The member cannot be removed; nothing was changed. To remove the leader,
-                hand over leadership first (D37).
+                hand over leadership first (repairs PySyncObj defect D37).
         """
         self._may_change()
         if member not in self.shared.configuration.members:
@@ -164,12 +168,15 @@ class Membership(EnginePart):
         return self._change(configuration)
 
     def _counts_now(self, voter: str) -> bool:
-        """Return True if ``voter`` answers this leader and has all entries that it acknowledged (D25)."""
+        """Return True if ``voter`` answers this leader and did not lose its data.
+
+        This repairs PySyncObj's defect D25.
+        """
         age = self._clock() - self._contact.member_date(voter)
         return self._leading.trusted(voter) is not None and age < ALIVE_TIMEOUTS * self.shared.timeout
 
     def notify_removed(self) -> None:
-        """Send :class:`Removed` to removed members, once the removal is committed; called on the leader."""
+        """Send :class:`.messages.Removed` to removed members once the leader has committed the removal."""
         if not self.shared.committed:
             return
         members = self.shared.configuration.members
@@ -185,13 +192,14 @@ class Membership(EnginePart):
 
         Ignore the message in these cases:
 
-        - A leader of an older term sent it: that leader may not know that this member was added again.
+        - A leader of an older term sent the message. This leader may not know that this member was added
+          again.
         - This member is empty, or does not belong to the cluster. For example, the leader failed before it
           committed the addition of this member. Then this member waits until a leader adds it again.
 
-        A member belongs to the cluster if the newest committed configuration in its log names it. If its log
-        has no committed configuration, the cluster still has its first members. In this case a member belongs
-        to the cluster if it is a voter, even if its disk was emptied and it has caught up since.
+        A member belongs to the cluster if the newest committed configuration in its log names it. If the log
+        has no committed configuration, the cluster still has its first members. In this case a voter belongs
+        to the cluster, even if its disk was emptied and it has caught up since.
         """
         index, committed = self._log.committed_configuration(self._library.commit_index)
         was_member = self._me in committed.members if index > FIRST_INDEX else self.shared.standing.voter
@@ -204,9 +212,10 @@ class Membership(EnginePart):
     # ---- leadership
 
     def hand_over(self, to: str | None = None) -> bool:
-        """Ask ``to``, or the best follower, to take over; return False if this member does not lead any more.
+        """Ask ``to``, or any follower that holds the whole log, to take over leadership.
 
-        This member appends no entry for one election timeout.
+        This member appends no entry for one election timeout, so that the follower can hold the whole log.
+        Return False if this member does not lead any more, or is the only voter.
         """
         if not self._begins() or self._library.state != LEADER or not self.shared.other_voters:
             return False

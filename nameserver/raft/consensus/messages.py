@@ -1,8 +1,8 @@
 """Messages between members: a fixed set of types, encoded as msgpack after one format byte.
 
-Fields are positional. A later version of this program may append fields with defaults; older members skip
-these fields. If older members could not understand a changed message, the later version must raise
-:data:`FORMAT` (docs/formats.md).
+Fields are positional. A later version of this program may append fields with defaults, because older members
+skip unknown fields at the end. If older members could not understand a changed message, the later version
+must raise :data:`FORMAT` (docs/formats.md).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from routekeeper.remoting.lenient import UNREADABLE
 #: formats.
 FORMAT: Final = 1
 
-#: Largest number that a message may contain. Even this number plus one fits into every field of messages and
+#: Largest number that a message may contain. This number plus one still fits into the 64-bit fields of the
 #: journal.
 NUMBER_MAX: Final = 2**62
-#: Largest step by which one message raises a member's term. Without this bound, a few messages could use up
-#: all terms. A cluster with 100 elections per second needs more than a year for this many terms.
+#: Largest number by which one message may raise a member's term. Without this bound, a few messages could use
+#: up all terms. A cluster with 100 elections per second needs more than a year to use this number of terms.
 TERM_STEP_MAX: Final = 2**32
 
 Index = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
@@ -36,13 +36,13 @@ class MessageError(Exception):
 
 
 class Greeting(msgspec.Struct, array_like=True, frozen=True, tag=0):
-    """First message on a link; sent again when the sender's member state changes.
+    """The first message on a link. The sender repeats it when its member state changes.
 
     Attributes:
         instance: Random name of the sender's data directory; a directory that was emptied gets another name.
         empty: True if the sender never took part in a cluster.
         founders: The instance of each member that founded the cluster, as far as the sender knows.
-        cluster: The cluster's name. An empty sender names the cluster that it would found.
+        cluster: The cluster's name. An empty sender names the cluster that it would form.
         http: Address at which operators reach the sender; empty if unknown.
         last_term: Term of the last entry in the sender's log.
         last_index: Index of the last entry in the sender's log.
@@ -63,13 +63,13 @@ class Greeting(msgspec.Struct, array_like=True, frozen=True, tag=0):
 
 
 class _OfTerm(msgspec.Struct, array_like=True, frozen=True):
-    """Base of all messages except the greeting: the first field is the sender's term."""
+    """Base class of all messages except the greeting. The first field is the sender's term."""
 
     term: Term
 
 
 class PreVote(_OfTerm, frozen=True, tag=1):
-    """Ask if the receiver would vote for the sender in ``term``; neither member changes its state."""
+    """The question if the receiver would vote for the sender in ``term``. No member changes its state."""
 
     last_index: Index
     last_term: Term
@@ -80,11 +80,11 @@ class PreVoteReply(_OfTerm, frozen=True, tag=2):
 
 
 class RequestVote(_OfTerm, frozen=True, tag=3):
-    """Ask for the receiver's vote.
+    """A request for the receiver's vote.
 
     Attributes:
-        transfer: True if the leader itself asked for this election; the receiver then votes even if it still
-            receives the leader's messages.
+        transfer: True if the leader itself asked for this election. The receiver then votes even while it
+            still receives the leader's messages.
     """
 
     last_index: Index
@@ -93,15 +93,15 @@ class RequestVote(_OfTerm, frozen=True, tag=3):
 
 
 class VoteReply(_OfTerm, frozen=True, tag=4):
-    """The sender votes for the receiver in ``term``."""
+    """The sender's vote for the receiver in ``term``."""
 
 
 class Stale(_OfTerm, frozen=True, tag=5):
-    """The receiver's term is over; ``term`` is the newer term."""
+    """Answer to a message of an old term; ``term`` is the newer term."""
 
 
 class TimeoutNow(_OfTerm, frozen=True, tag=6):
-    """The leader asks the receiver to stand for election now."""
+    """The leader's request that the receiver stands for election now."""
 
 
 class Append(_OfTerm, frozen=True, tag=7):
@@ -112,7 +112,7 @@ class Append(_OfTerm, frozen=True, tag=7):
         last: The last index of the leader's log.
         beat: True if the receiver must answer at once; otherwise it answers when the entries are durable.
         clock, echo, age: Times in seconds, see :mod:`routekeeper.nameserver.raft.consensus.contact`. ``age``
-            belongs to ``commit``: no member has applied an entry beyond ``commit``.
+            and ``commit`` are of the same moment: no member had applied an entry beyond ``commit`` then.
     """
 
     seq: int
@@ -143,7 +143,9 @@ class AppendReply(_OfTerm, frozen=True, tag=8):
 
 
 class SnapshotPart(_OfTerm, frozen=True, tag=9):
-    """A piece of the snapshot at ``index``; the message does not raise the commit index (D2).
+    """A piece of the snapshot at ``index``.
+
+    The message does not raise the receiver's commit index (repairs PySyncObj defect D2).
 
     Attributes:
         configuration: The encoded configuration that is in force at ``index``.
@@ -165,8 +167,8 @@ class SnapshotReply(_OfTerm, frozen=True, tag=10):
     """Answer to :class:`SnapshotPart`.
 
     Attributes:
-        offset: Number of bytes of the snapshot at ``index`` that have arrived without a gap. 0 after a higher
-            number means that the snapshot could not be stored, and the leader must begin again.
+        offset: Number of bytes of the snapshot at ``index`` that have arrived without a gap. If the number
+            falls to 0, the snapshot could not be stored, and the leader must begin again.
     """
 
     index: Index
@@ -177,12 +179,15 @@ class SnapshotReply(_OfTerm, frozen=True, tag=10):
 
 
 class Removed(_OfTerm, frozen=True, tag=11):
-    """The receiver must stop: the leader's committed configuration at ``index`` does not name it."""
+    """Notice that the receiver must stop, because the cluster has removed it.
+
+    The leader's committed configuration at ``index`` does not name the receiver.
+    """
 
     index: Index
 
 
-#: Messages of elections.
+#: The messages that elections use.
 Electoral = PreVote | PreVoteReply | RequestVote | VoteReply | Stale | TimeoutNow
 Message = Greeting | Electoral | Append | AppendReply | SnapshotPart | SnapshotReply | Removed
 

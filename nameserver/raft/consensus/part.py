@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Number of election timeouts without answers from a majority, after which a leader steps down (D8).
+#: A leader steps down after this number of election timeouts without answers from a majority (repairs
+#: PySyncObj defect D8).
 FALLBACK: Final = 1.5
-#: Largest number of election timeouts for which other members may be silent while they apply a slow entry.
+#: Other members may be silent for at most this number of election timeouts while they apply a slow entry.
 APPLY_PATIENCE: Final = 4
 
 
@@ -33,13 +34,13 @@ class HeldImage(Protocol):
     """The newest snapshot that is durable on this member."""
 
     def image(self) -> tuple[int, int, int, bytes] | None:
-        """Return index, term, size in bytes and encoded configuration; None if there is no snapshot."""
+        """Return index, term, size in bytes and encoded configuration, or None if there is no snapshot."""
 
     def read_image(self, index: int, offset: int, size: int) -> bytes | None:
-        """Return a piece of the snapshot at ``index``; None if it was deleted or cannot be read.
+        """Return a piece of the snapshot at ``index``; None if the snapshot was deleted or cannot be read.
 
-        The piece is empty if it has not been read from the disk yet. After the read, the caller of the engine
-        calls :meth:`.engine.Engine.step`.
+        The result is empty if the piece must first be read from the disk. When the disk has answered, the
+        caller of the engine calls :meth:`.engine.Engine.step`.
         """
 
 
@@ -47,27 +48,28 @@ class HeldImage(Protocol):
 class Shared:
     """State that all parts of one member read, and that some parts change.
 
-    This class imports no part; all parts import it.
+    This module imports none of the parts, because all parts import this module.
 
     Attributes:
-        standing: The member state; it is stored before another member sees an effect of it.
+        standing: The member state. It is stored before another member sees an effect of it.
         stalled: True while the oldest unfinished write of the journal takes too long.
-        volatile: True if there is no journal; entries then count as durable as soon as they are in the log.
+        volatile: True if there is no journal. Entries then count as durable as soon as they are in the log.
         configuration: The configuration in force.
         other_voters: The voters of the configuration except this member.
         other_members: The voters and learners of the configuration except this member.
         timeout: The election timeout N, in seconds.
         period: The time between two heartbeats, in seconds.
         heard: Time of the last message from the leader.
-        now: Time of the present event, read at its beginning. All work for the event uses this time. So a
-            pause during the work does not count as silence of other members; the next event detects it.
+        now: Time of the present event, read at the beginning of the event. All work for the event uses this
+            time, so a pause during the work does not count as silence of other members. The next event
+            detects the pause.
         watch: Detects pauses of this member's process.
-        within_entry: True if the entry after the last applied entry is half applied. The state is then not
-            the state at any index.
-        restoring: True while an operator's snapshot is about to replace log and state. Its index is the next
-            one of the log, so no entry of any kind may be appended meanwhile.
+        within_entry: True if some, but not all, steps of the next entry are applied. The state then belongs
+            to no index.
+        restoring: True while an operator's snapshot is about to replace log and state. The snapshot uses the
+            next index of the log, so no entry may be appended meanwhile.
         last_look_at: Election deadline after a short delay, in which the member reads its sockets once more
-            before it asks for pre-votes (see :mod:`.elections`); nan before the first such delay.
+            before it asks for pre-votes (see :mod:`.elections`). It is nan before the first such delay.
         peer_log: A bounded log for lines that a peer can cause with every message.
     """
 
@@ -109,10 +111,10 @@ class Shared:
     # ---- voters
 
     def adopt_configuration(self) -> None:
-        """Put the newest configuration in the log in force, as soon as it is appended (D36).
+        """Use the newest configuration in the log from now on, even before it is committed.
 
-        From this call on, the voters of this configuration decide elections, and only they can confirm that
-        a leader still leads.
+        This repairs PySyncObj's defect D36. From this call on, only the voters of this configuration decide
+        elections and confirm that a leader still leads.
         """
         self.configuration: Configuration = self.log.configuration
         self.other_voters = tuple(name for name in self.configuration.voters if name != self.me)
@@ -140,9 +142,9 @@ class Shared:
             self._forgive(now, late)
 
     def _forgive(self, now: float, late: float) -> None:
-        """Move all deadlines by ``late`` seconds, because this member paused (see :mod:`.watch`).
+        """Move all deadlines later by ``late`` seconds, because this member paused (see :mod:`.watch`).
 
-        Other members perhaps sent messages during the pause, so the pause must not count as their silence.
+        Other members may have sent messages during the pause, so the pause must not count as their silence.
         """
         library, until = self.library, self.watch.listening_until
         if until > now:
@@ -150,9 +152,9 @@ class Shared:
             logger.log(level, "member stood still me=%s ms=%.0f", self.me, late * 1000)
         self.heard = max(self.heard, min(now, self.heard + late))
         if library.state == LEADER:
-            # Also move forward the times of the last answers: the library steps down when these times are
-            # older than leaderFallbackTimeout. A time of -inf stays, because it means that answers never
-            # count.
+            # Also set the times of the last answers later, because the library (PySyncObj) steps down when
+            # these times are older than its setting leaderFallbackTimeout. Do not change -inf: it marks a
+            # member whose answers never count.
             times, oldest = library.answered, until - FALLBACK * self.timeout
             for name, answered in times.items():
                 if answered > -math.inf:
@@ -162,7 +164,8 @@ class Shared:
         if math.isfinite(deadline):
             library.election_deadline = max(deadline + late, until)
             if deadline == self.last_look_at:
-                # This deadline already includes the delay for reading the sockets; do not delay again.
+                # The deadline already includes the delay for reading the sockets. Without this line, the
+                # member would delay its election a second time.
                 self.last_look_at = library.election_deadline
 
     def expect_silence(self, took: float) -> None:
@@ -182,16 +185,19 @@ class Shared:
         self.library.election_deadline = now + self.library.draw_timeout()
 
     def ask_again_soon(self, now: float, *, syncs: bool = False) -> None:
-        """Set an early election deadline after a failed attempt; pre-votes make an early attempt safe.
+        """Set an early election deadline after a failed attempt. Pre-votes make an early attempt safe.
 
-        If ``syncs`` is true, votes are being stored, and the deadline is later. Two disks must sync before
-        the present attempt can succeed, and a new attempt before that would discard the present attempt.
+        If ``syncs`` is true, the deadline is later, because votes are being stored on two disks. A new
+        attempt before both disks have synced would discard the present attempt.
         """
         least, most = (3, 6) if syncs else (1, 3)
         self.library.election_deadline = now + self.rng.uniform(least, most) * self.period
 
     def stand_now(self) -> None:
-        """Stand for election in the next tick: no other voter exists, or a majority promised its votes."""
+        """Stand for election in the next tick.
+
+        The caller makes sure that no other voter exists, or that a majority promised its votes.
+        """
         self.library.election_deadline = -math.inf
 
     def hears_leader(self, now: float) -> bool:
@@ -205,10 +211,10 @@ class Shared:
         return listening or now - self.heard < self.timeout
 
     def link_down(self, peer: str) -> None:
-        """Ask for pre-votes early if the link to the leader closed, because a killed leader's links close.
+        """Ask for pre-votes early if the link to the leader closed, because the leader may be dead.
 
-        If the leader still works, this does no harm: the other members refuse a pre-vote while they receive
-        the leader's messages (D4).
+        If the leader still works, this does no harm. The other members refuse a pre-vote while they receive
+        the leader's messages (repairs PySyncObj defect D4).
         """
         library = self.library
         if library.state != LEADER and peer == library.leader:
@@ -216,14 +222,14 @@ class Shared:
             library.election_deadline = min(library.election_deadline, soon)
 
     def silence(self, now: float) -> str:
-        """Return text for the log: the age of the leader's last message, and this member's longest pause."""
+        """Return the age of the leader's last message and this member's longest pause, as log fields."""
         heard = f"{(now - self.heard) * 1000:.0f}" if math.isfinite(self.heard) else "never"
         return f"last_heard_ms={heard} own_gap_ms={self.watch.longest * 1000:.0f}"
 
     # ---- member state
 
     def become(self, standing: MemberState) -> None:
-        """Change the member state; it is durable before another member sees an effect of it."""
+        """Change the member state. It is stored durably before another member sees an effect of it."""
         self.effects.add(StoreStanding(standing))
         self.standing = standing
 
@@ -235,7 +241,10 @@ class Shared:
 
     @property
     def may_vote(self) -> bool:
-        """True if this member may vote; a learner may not vote (D25)."""
+        """True if this member may vote. A learner may not vote, because it may lack entries.
+
+        This repairs PySyncObj's defect D25.
+        """
         return self.standing.voter
 
     @property
@@ -247,14 +256,14 @@ class Shared:
     def may_stand(self) -> bool:
         """True if this member may stand for election.
 
-        It must be a voter, and its journal must not stall. It must not be restoring an operator's snapshot: a
-        new leader appends an entry, and no entry may be appended during a restore.
+        The member must be a voter, and its journal must not stall. It must not be restoring an operator's
+        snapshot, because a new leader appends an entry, and a restore allows no new entry.
         """
         return self.votes and not (self.stalled or self.restoring)
 
 
 class EnginePart:
-    """Base class of the engine's parts; it gives them access to the shared state."""
+    """Base class of the engine's parts, with access to the shared state."""
 
     def __init__(self, shared: Shared) -> None:
         self.shared: Final = shared
@@ -266,11 +275,14 @@ class EnginePart:
         self._library = shared.library
 
     def _say(self, about: str, text: str, *values: object, level: int = logging.INFO) -> None:
-        """Log a line that a peer can cause with every message; the number of such lines is limited."""
+        """Log a line that a peer can cause with every message.
+
+        The number of such lines is limited, so that a peer cannot fill the disk with log lines.
+        """
         self.shared.peer_log.write(level, about, text, *values)
 
     def _begins(self) -> bool:
-        """Read the clock at the beginning of an event; return False if this member has stopped."""
+        """Read the clock at the beginning of an event, or return False if this member has stopped."""
         if self._effects.stopped:
             return False
         self.shared.look()

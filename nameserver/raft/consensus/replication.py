@@ -8,13 +8,14 @@ from typing import Final
 
 #: Largest number of bytes of entries in one message, unless a single entry is larger.
 BATCH_BYTES: Final = 1024 * 1024
-#: The leader sends a peer no more entries while this number of bytes is not acknowledged (D34). The last
-#: message may exceed this number.
+#: The leader sends a peer no more entries while this number of bytes is not acknowledged (repairs PySyncObj
+#: defect D34). The last message before the leader stops may exceed this number.
 WINDOW_BYTES: Final = 8 * 1024 * 1024
-#: First: size in bytes of a piece of a snapshot. Second: number of pieces that may be under way to one peer.
+#: Size in bytes of a piece of a snapshot.
 PART_BYTES: Final = 256 * 1024
+#: Largest number of unacknowledged pieces of a snapshot on the way to one peer.
 PARTS_WINDOW: Final = 8
-#: Seconds without progress after which a snapshot transfer begins again.
+#: A snapshot transfer begins again after this number of seconds without progress.
 TRANSFER_TIMEOUT_S: Final = 30.0
 
 
@@ -33,15 +34,16 @@ class Transfer:
 
 @dataclass(slots=True)
 class Progress:
-    """One peer's log as its leader sees it, within one term and one link.
+    """The leader's knowledge of one peer's log within one term and over one link.
 
     Attributes:
-        next: First index that was not sent yet.
+        next: Index of the first entry that was not sent yet.
         match: Last index up to which the peer's log is certainly durable and equal to the leader's.
         seq: Number of the last message to the peer.
-        reset_floor: Number of the first message after the last rewind. Answers to earlier messages must not
-            rewind again (D18, D22).
-        catch_up_entry: Index of the entry that was appended so that a learner can become a voter; 0 if none.
+        reset_floor: Number of the first message after the last call of :meth:`rewind`. An answer to an
+            earlier message must not cause another call (repairs PySyncObj defects D18 and D22).
+        catch_up_entry: Index of an entry that the leader appended so that a learner can become a voter. It is
+            0 if there is no such entry.
     """
 
     next: int
@@ -54,7 +56,8 @@ class Progress:
     unacknowledged: int = 0
     transfer: Transfer | None = None
     catch_up_entry: int = 0
-    _sent: deque[tuple[int, int]] = field(default_factory=deque)  # messages under way: last index, bytes
+    #: The messages under way, each as its last index and its number of bytes.
+    _sent: deque[tuple[int, int]] = field(default_factory=deque)
 
     def sent(self, last: int, size: int) -> None:
         self.next = last + 1
@@ -62,7 +65,10 @@ class Progress:
         self._sent.append((last, size))
 
     def acknowledged(self, index: int) -> None:
-        """Record that the peer holds all entries up to ``index`` durably; ignore an older answer (D22)."""
+        """Record that the peer holds all entries up to ``index`` durably.
+
+        An answer that arrives late, with a lower index, changes nothing (repairs PySyncObj defect D22).
+        """
         self.match = max(self.match, index)
         self.next = max(self.next, self.match + 1)
         while self._sent and self._sent[0][0] <= self.match:

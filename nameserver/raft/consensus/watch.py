@@ -1,4 +1,4 @@
-"""Detection of this member's own pauses: after a pause, silence of other members is no sign of a failure.
+"""Detection of this member's own pauses, because after a pause the silence of others proves no failure.
 
 A pause is a time in which the process did not run, for example because it waited for a processor. After a
 pause, a member must not judge other members by their silence, for two reasons:
@@ -9,8 +9,8 @@ pause, a member must not judge other members by their silence, for two reasons:
 Without the following two rules, a leader on a busy machine would step down, although its followers only
 waited for a processor:
 
-- Between two readings of the clock, the member reads its sockets. However long the time between the two
-  readings is, it counts as silence for at most :data:`LOOK` heartbeat periods.
+- Between two readings of the clock, the member reads its sockets. The time between the two readings counts as
+  silence for at most :data:`LOOK` heartbeat periods, even if it is longer.
 - After a long gap between two readings, the member listens for a moment. While it listens, it asks for no
   votes, gives no vote against a leader, and does not step down.
 
@@ -22,21 +22,22 @@ from __future__ import annotations
 import math
 from typing import Final
 
-#: Three durations; the unit is one heartbeat period. LOOK: longest planned interval between two readings of
-#: the clock. GAP: a longer interval than this counts as a pause. LISTEN: duration for which the member
-#: listens after a pause.
+#: Longest planned interval between two readings of the clock, in heartbeat periods.
 LOOK: Final = 2
+#: An interval longer than this number of heartbeat periods counts as a pause.
 GAP: Final = 3
+#: Time for which the member listens after a pause, in heartbeat periods.
 LISTEN: Final = 2
-#: The member listens after at most this number of pauses in a row, if it receives no message between them.
+#: Largest number of successive pauses after which the member listens. A message of the leader between two
+#: pauses resets the count.
 LISTEN_MAX: Final = 3
-#: Length in seconds of the time window for :attr:`Watch.longest`: log lines name the longest gap in this
-#: window and the window before.
+#: Length of a time window in seconds. Log lines name the longest gap in the present window and the window
+#: before (:attr:`Watch.longest`).
 WINDOW_S: Final = 1.0
 
 
 class Watch:
-    """Measures the time between two events of this member.
+    """Detector of this member's own pauses: it measures the time between two events of this member.
 
     Args:
         period: Seconds between two heartbeats of a leader.
@@ -54,7 +55,7 @@ class Watch:
         self.lost = 0.0  # total seconds by which readings of the clock were late
 
     def look(self, now: float) -> float:
-        """Record that this member runs at ``now``; return the seconds by which this call is late, else 0."""
+        """Record that this member runs at ``now``. Return the seconds by which this call is late, or 0."""
         gap = now - self._last
         self._last = now
         if now - self._window > WINDOW_S:
@@ -63,7 +64,8 @@ class Watch:
         if gap > self._longest:
             self._longest = gap
         late = gap - LOOK * self._period
-        if not late > 0.0:  # in the first call late is nan, and "not >" is true for nan
+        # In the first call, late is nan and must count as not late. "late <= 0.0" would be false for nan.
+        if not late > 0.0:
             return 0.0
         self.lost += late
         if gap > GAP * self._period and self._row < LISTEN_MAX:
@@ -72,16 +74,16 @@ class Watch:
         return late
 
     def restart(self, now: float) -> None:
-        """Begin a new measurement after unusual work (a long replay), so that this work counts as no gap."""
+        """Begin a new measurement after unusual work, so that a long replay does not count as a gap."""
         self._last = now
 
     def heard(self) -> None:
-        """End a series of pauses, because a message of the leader or an answer to this leader arrived."""
+        """End a row of pauses, because a message of the leader, or an answer to this leader, arrived."""
         self._row = 0
 
     @property
     def due(self) -> float:
-        """The time by which the member should read the clock again; a later reading is late."""
+        """The time by which the member should read the clock again. A later reading counts as late."""
         return self._last + LOOK * self._period
 
     @property

@@ -1,6 +1,6 @@
-"""Authentication of links: both ends prove their identity, and a MAC protects each message.
+"""Authentication of links: both ends prove their identity, and a message authentication code protects frames.
 
-This module does no I/O; the caller passes in random nonces.
+This module does no I/O. The caller passes in random nonces. MAC means message authentication code.
 
 A handshake has four frames. The dialling side proves its identity first, so a dialler without the secret
 learns only one random number::
@@ -14,8 +14,8 @@ learns only one random number::
 A proof is HMAC-SHA256 with the shared secret as the key, over the role and the transcript (identities,
 cluster, both nonces). Each later frame ends in a MAC over a counter and the frame. Each session and each
 direction has its own key for MACs. So an attacker cannot change, repeat, omit or reflect a frame, and cannot
-replay it in another session. Without a secret (only allowed on loopback or under TLS) proofs and MACs are
-empty.
+replay a frame in another session. Without a secret, which is allowed only on loopback or under TLS, proofs
+and MACs are empty.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAC_SIZE: Final = 16
 
 
 class LinkError(Exception):
-    """The link must be closed: the peer has a wrong identity, or sent unusable bytes."""
+    """The link must be closed, because the peer has a wrong identity, or sent unusable bytes."""
 
 
 class _Hello(msgspec.Struct, array_like=True, frozen=True):
@@ -48,9 +48,9 @@ class _Hello(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Seal:
-    """MACs for one direction of one session: the first MAC_SIZE bytes of HMAC-SHA256 over counter and frame.
+    """The message authentication codes (MACs) for one direction of one session.
 
-    Without a key the MACs are empty.
+    A MAC is the first MAC_SIZE bytes of HMAC-SHA256 over a counter and the frame. Without a key, it is empty.
     """
 
     __slots__ = ("_counter", "_keyed", "size")
@@ -61,7 +61,7 @@ class Seal:
         self.size = MAC_SIZE if key else 0
 
     def next(self, *parts: bytes | memoryview) -> bytes:
-        """Return the MAC of the next frame; ``parts`` together are the bytes of the frame."""
+        """Return the MAC of the next frame, whose bytes are the ``parts`` in order."""
         if self._keyed is None:
             return b""
         mac = self._keyed.copy()
@@ -75,7 +75,7 @@ class Seal:
         """Check the MAC of the next frame.
 
         Raises:
-            LinkError: The MAC is wrong; the caller must end the session.
+            LinkError: The MAC is wrong, and the caller must end the session.
         """
         if not hmac.compare_digest(self.next(body), mac):
             raise LinkError("frame with a wrong MAC")
@@ -86,12 +86,11 @@ class Credentials:
     """One member's data for its handshakes.
 
     Attributes:
-        members: Members that this member knows. An unknown member of the same cluster may connect, too: the
-            cluster may have added that member while this member was away. Or the cluster may have removed
-            that member while that member was away.
-        open: True if this member is empty: this member belongs to no cluster yet, and ``cluster`` is the name
-            of the cluster that it would found.
-        other_secrets: Secrets that dialling members may also use, while operators change the secret.
+        members: Members that this member knows. An unknown member of the same cluster may connect, too. The
+            cluster may have added the peer while this member was away, or removed it while the peer was away.
+        open: True if this member is empty, so that it belongs to no cluster yet. ``cluster`` is then the name
+            of the cluster that this member would form.
+        other_secrets: Secrets that dialling members may also use while operators change the secret.
     """
 
     me: str
@@ -103,17 +102,17 @@ class Credentials:
 
     @property
     def secrets(self) -> tuple[bytes | None, ...]:
-        """All secrets, the preferred one first."""
+        """All secrets, the preferred secret first."""
         return (self.secret, *self.other_secrets)
 
 
 class Handshake:
-    """One side of a handshake: takes frames, returns answers, and finally has MACs for both directions.
+    """One side of a handshake, which ends with keys for the MACs of both directions.
 
     Args:
-        peer: The member that is dialled; None on the accepting side.
-        nonce: Fresh random bytes, NONCE_SIZE of them.
-        attempt: Number of earlier dials in which the peer refused the proof; each refusal selects the next
+        peer: The dialled member; None on the accepting side.
+        nonce: New random bytes; their number is NONCE_SIZE.
+        attempt: Number of earlier dials in which the peer refused the proof. Each refusal selects the next
             secret.
 
     Attributes:
@@ -139,14 +138,14 @@ class Handshake:
     def is_proof_refused(self) -> bool:
         """True if this member has dialled and has sent its proof, but the peer has sent no proof.
 
-        After the connection has ended, this means that the peer refused this member's proof. Always False on
-        the accepting side.
+        If the connection has ended, the peer has refused this member's proof. On the accepting side, the
+        value is always False.
         """
         return self._dials and bool(self._their_nonce) and not self.proven
 
     @property
     def refusal(self) -> str:
-        """The likely reason why the peer closed an unproven connection; for the dialler's log."""
+        """The likely reason why the peer closed an unproven connection, for the dialler's log."""
         if self._their_nonce:
             return "it does not take our proof: is its secret another one?"
         return "it does not take us for a member: its log says why"
@@ -158,7 +157,7 @@ class Handshake:
         )
 
     def receive(self, frame: bytes) -> bytes | None:
-        """Handle the peer's next frame; return the frame to send, None if there is none.
+        """Handle the peer's next frame, and return the frame to send, or None.
 
         Raises:
             LinkError: The connection must be closed.
@@ -203,7 +202,10 @@ class Handshake:
         return self._nonce
 
     def _proof(self, role: str, purpose: bytes = b"proof ") -> bytes:
-        """Return the MAC that proves this member's secret; empty without a secret."""
+        """Return the MAC which proves that the member in this ``role`` knows the secret.
+
+        Without a secret, the result is empty.
+        """
         if self._secret is None:
             return b""
         ours, theirs = (self._mine.me, self._nonce), (self.peer, self._their_nonce)

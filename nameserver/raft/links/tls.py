@@ -2,8 +2,8 @@
 
 Each end must show a certificate from the configured authority. The certificate must have the host of the
 member's address, an IP address or a DNS name, among its subject alternative names. Ports, wildcards and
-common names do not count. The event loop's own TLS is not used, because it does not report why an accepted
-connection failed.
+common names do not count. The event loop's own TLS is not used, because it does not report the reason when an
+accepted connection fails.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class TlsContexts:
     expires_at: float = math.inf
 
     def pipe(self, *, accepts: bool, who: str = "the peer", whose: str = "the peer's") -> Pipe:
-        """Return one end of a new TLS connection; the dialler begins the handshake."""
+        """Return one end of a new TLS connection. The dialler begins the handshake."""
         context = self.accept if accepts else self.dial
         return Pipe(context, accepts=accepts, who=who, whose=whose)
 
 
 def load(*, me: str, cert: Path, key: Path, ca: Path) -> TlsContexts:
-    """Read this member's certificate and key, and the authority of all members; test them with a handshake.
+    """Read this member's certificate and key, and the members' authority, and test them with a handshake.
 
     Raises:
         RaftStartError: A file cannot be used, or the certificate does not name the host of ``me``.
@@ -51,7 +51,7 @@ def load(*, me: str, cert: Path, key: Path, ca: Path) -> TlsContexts:
         accept=_context(ssl.PROTOCOL_TLS_SERVER, cert=cert, key=key, ca=ca),
         dial=_context(ssl.PROTOCOL_TLS_CLIENT, cert=cert, key=key, ca=ca),
     )
-    contexts.accept.num_tickets = 0  # send no tickets: this program never resumes a TLS session
+    contexts.accept.num_tickets = 0  # send no tickets, because this program never resumes a TLS session
     accept, dial = (
         contexts.pipe(accepts=accepts, who="this member", whose="this member's") for accepts in (True, False)
     )
@@ -73,7 +73,7 @@ def _expires_at(certificate: Mapping[str, Any], context: ssl.SSLContext) -> floa
 def _context(protocol: int, *, cert: Path, key: Path, ca: Path) -> ssl.SSLContext:
     for what, path in ((f"certificate {cert}", cert), (f"key {key}", key), (f"authority {ca}", ca)):
         with needed_to_start(what, OSError):
-            read_regular(path, size_max=CERTIFICATES_SIZE_MAX)  # refuse a FIFO: OpenSSL would hang on it
+            read_regular(path, size_max=CERTIFICATES_SIZE_MAX)  # refuse a FIFO, on which OpenSSL would hang
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # names_host() checks the member's name instead, on both ends
@@ -86,7 +86,7 @@ def _context(protocol: int, *, cert: Path, key: Path, ca: Path) -> ssl.SSLContex
 
 
 def names_host(certificate: Mapping[str, Any], host: str) -> bool:
-    """Return True if a certificate, in the form of :meth:`ssl.SSLObject.getpeercert`, names ``host``."""
+    """Return True if ``certificate``, a result of :meth:`ssl.SSLObject.getpeercert`, names ``host``."""
     kind, name = _canonical(host)
     return any(
         kind == of_kind and name == _canonical(value)[1]
@@ -101,7 +101,7 @@ def names(certificate: Mapping[str, Any]) -> str:
 
 
 def _canonical(host: str) -> tuple[str, str]:
-    """Return a host's kind as the ssl module names it (DNS, IP Address), and its name in normal form."""
+    """Return a host's kind in the ssl module's words (DNS, IP Address), and its name in normal form."""
     try:
         return "IP Address", str(ipaddress.ip_address(host))
     except ValueError:

@@ -1,21 +1,21 @@
-"""All links of one member: it dials and accepts connections, and checks them, on the running event loop.
+"""All links of one member, on the running event loop.
 
 In each pair of members, the member with the greater identity (compared as text) dials. The member with the
 lesser identity dials only in two cases:
 
-- Once, :data:`FIRST_DIAL_AFTER_S` seconds after its start: the other member may have failed to reach it and
-  may be waiting before its next dial.
-- After :data:`LESSER_DIALS_AFTER_S` seconds without a link: the other member may not know this member yet.
+- Once, :data:`FIRST_DIAL_AFTER_S` seconds after its start. The other member may have dialled in vain before
+  this start, and may be waiting before its next dial.
+- After :data:`LESSER_DIALS_AFTER_S` seconds without a link. The other member may not know this member yet.
 
 A connection is unproven until the peer has proved its identity. Two bounds limit the number of unproven
-connections: one for all of them together, and one for each host that belongs to no member. If a flood of
-connections exceeds a bound, this member closes the oldest connections of the flood. It never closes
+connections: a bound for all hosts together, and a bound for each host that belongs to no member. If a flood
+of connections exceeds a bound, this member closes the oldest connections of the flood. It never closes
 connections that it dialled itself.
 
-A frame has a size (u32) and that number of bytes. After the handshake these bytes are the kind (one byte),
-the payload, and the MAC. From an unproven peer, this member reads only handshake frames of at most 1 KB, for
-at most 3 s. With TLS (:mod:`.tls`) all frames travel inside TLS, and each end's certificate must name the
-host of the identity that this end claims.
+A frame has a size (u32) and then this number of bytes. After the handshake, these bytes are the kind (one
+byte), the payload, and the MAC of :mod:`.auth`. From an unproven peer, this member reads only handshake
+frames of at most 1 KB, for at most 3 s. With TLS (:mod:`.tls`) all frames travel inside TLS. The certificate
+of each end must then name the host of the identity that this end claims.
 """
 
 from __future__ import annotations
@@ -41,27 +41,29 @@ from .tls import TlsContexts, names, names_host
 
 logger = logging.getLogger(__name__)
 
-#: Largest number of unproven connections that other hosts opened; this member's own dials are not counted.
+#: Largest number of unproven connections that other hosts opened. This member's own dials are not counted.
 UNPROVEN_MAX: Final = 64
-#: Largest number of unproven connections from one host that belongs to no member; an IPv6 network of 64 bits
-#: counts as one host.
+#: Largest number of unproven connections from one host that belongs to no member. An IPv6 network with a
+#: prefix of 64 bits counts as one host.
 UNPROVEN_PER_ADDRESS: Final = 16
 #: Largest number of TLS connections that one host may open in a second, if the host belongs to no member.
-#: Each TLS handshake costs time of the event loop.
+#: Each TLS handshake takes time of the event loop.
 STRANGERS_PER_SECOND: Final = 20
-#: Largest number of first connections per second, summed over all hosts that belong to no member. The same
-#: limit holds separately for all further connections of these hosts. So many connections of a few hosts
-#: cannot block other hosts.
+#: Largest number of TLS connections per second from all hosts together that belong to no member. The first
+#: connection of each host in a second counts against one limit of this size. All further connections count
+#: against a second limit of the same size. So a few hosts with many connections cannot block other hosts.
 STRANGERS_PER_SECOND_OVERALL: Final = 50
 #: Largest number of links to peers that claim the same cluster but are not in this member's configuration.
-#: The cluster may have added or removed these peers while this member was away. The bound is needed because
-#: any program on loopback can claim to be a peer of the cluster, if there is no secret.
+#: The cluster may have added or removed these peers while this member was away. The bound is needed because,
+#: without a secret, any program on this machine can claim to be such a peer.
 OUTSIDERS_MAX: Final = 16
-#: Seconds from a failed dial to the next one: the first value doubles with each failure, up to the second.
+#: Seconds from a failed dial to the next dial. The first value doubles with each failure, up to the second
+#: value.
 RETRY_S: Final = (0.05, 0.5)
-#: Seconds after its start until the member with the lesser identity dials, if it has no link by then.
+#: The member with the lesser identity dials this number of seconds after its start, if it has no link by
+#: then.
 FIRST_DIAL_AFTER_S: Final = 0.05
-#: Seconds without a link after which the member with the lesser identity dials, too.
+#: The member with the lesser identity dials, too, after this number of seconds without a link.
 LESSER_DIALS_AFTER_S: Final = 3.0
 #: Shortest time in seconds between two log lines about closed unproven connections, if the host and the
 #: reason are the same.
@@ -71,9 +73,10 @@ REPORTS_MAX: Final = 150
 
 HANDSHAKE_FRAME_MAX: Final = 1024
 HANDSHAKE_TIMEOUT_S: Final = 3.0
-#: Largest number of unsent bytes for one peer; if there are more, this member closes the link.
+#: Largest number of unsent bytes for one peer. If there are more, this member closes the link.
 BUFFER_MAX: Final = 64 * 1024 * 1024
-#: Number of unsent bytes for one peer above which :meth:`Link.send` refuses application messages to it.
+#: With more than this number of unsent bytes for a peer, :meth:`Link.send` refuses application messages to
+#: it.
 APPLICATION_BUFFER_MAX: Final = 16 * 1024 * 1024
 #: Seconds between two checks of a link. At a check, a link that sent nothing since the last check sends a
 #: ping. After SILENT_CHECKS_MAX checks without a received byte, the link counts as dead and is closed.
@@ -89,8 +92,7 @@ _SIZE: Final = struct.Struct(">I")
 _HEAD: Final = struct.Struct(">IB")
 #: The first two bytes of a TLS handshake record, and of a TLS alert that refuses the handshake.
 _TLS_RECORDS: Final = (b"\x16\x03", b"\x15\x03")
-#: Size in bytes up to which copying the parts of a frame into one buffer is cheaper than writing them
-#: separately.
+#: For frames below this size in bytes, one copy of all parts into one buffer is faster than several writes.
 _JOIN_MAX: Final = 64 * 1024
 
 
@@ -100,14 +102,18 @@ class LinkOwner(Protocol):
     def link_up(self, peer: str) -> None: ...
     def link_down(self, peer: str) -> None: ...
     def raft_message(self, peer: str, data: bytes | memoryview) -> None:
-        """Handle a message of the engine. If this method raises :class:`LinkError`, the link is closed."""
+        """Handle a message of the engine.
+
+        Raises:
+            LinkError: The caller must close the link.
+        """
 
     def application_message(self, peer: str, data: bytes) -> None: ...
     def fatal(self, reason: str) -> None: ...
 
 
 class Strangers:
-    """Counts connections from each host that belongs to no member, in the present second."""
+    """Counter of the present second's connections from hosts that belong to no member."""
 
     def __init__(self) -> None:
         self._second = -1
@@ -115,7 +121,7 @@ class Strangers:
         self._further = 0  # number of connections that were not the first of their host
 
     def allow(self, host: str, now: float) -> bool:
-        """Return True and count the connection, if ``host`` may open one more connection in this second."""
+        """Return True if ``host`` may open one more connection in this second, and count this connection."""
         if int(now) != self._second:
             self._second = int(now)
             self._counts.clear()
@@ -159,11 +165,12 @@ class Transport:
         clock = asyncio.get_running_loop().time
         limit = LineLimit(per_peer=1, overall=REPORTS_MAX, window_s=REPORT_AGAIN_S)
         self._of_strangers = LimitedLog(logger, clock, limit)
-        # Proven peers have a separate limit for log lines, so that lines about strangers cannot use it up.
+        # Proven peers have a separate limit for log lines, so that a flood of other connections cannot hide
+        # their lines.
         self._of_proven = LimitedLog(logger, clock)
 
     async def listen(self, address: str) -> str:
-        """Bind the address and return the bound address; connections wait until :meth:`go`.
+        """Bind the address, and return the bound address. Connections wait until :meth:`go`.
 
         Raises:
             RaftStartError: The address cannot be bound, or it is unsafe: other machines can reach it, and
@@ -174,7 +181,7 @@ class Transport:
         with needed_to_start(f"cannot listen on {address}", OSError):
             hosts = await hosts_to_listen_on(host)
             at = hosts if isinstance(hosts, str) else hosts[0]
-            flags = socket.AI_PASSIVE | socket.AI_NUMERICHOST  # no host names: a look-up would block the loop
+            flags = socket.AI_PASSIVE | socket.AI_NUMERICHOST  # the look-up of a name would block the loop
             found = socket.getaddrinfo(at or None, port, type=socket.SOCK_STREAM, flags=flags)
             family, *_, name = found[0]
             listener = _bind(family, name)
@@ -224,7 +231,7 @@ class Transport:
         return link is not None and link.send(kind, payload)
 
     def attempt(self, member: str | None) -> int:
-        """Return the number of proofs that ``member`` refused; this number selects the next dial's secret."""
+        """Return the number of proofs that ``member`` refused. This number selects the next dial's secret."""
         return 0 if member is None else self._attempts[member]
 
     def proof_refused(self, member: str) -> None:
@@ -232,7 +239,7 @@ class Transport:
         self._attempts[member] += 1
 
     def drop(self, peer: str) -> None:
-        """Close the link to ``peer``; a dial opens a new one later."""
+        """Close the link to ``peer``. A later dial opens a new link."""
         if (link := self._links.get(peer)) is not None:
             link.close()
 
@@ -243,9 +250,8 @@ class Transport:
 
         The bounds count only connections that other hosts opened. If the bound of one host is exceeded, the
         oldest connection of this host is closed. If the bound for all hosts is exceeded, the oldest
-        connection of the host with most connections is closed. So a member can always connect, even if
-        strangers open many connections: a member's connection is the newest when it arrives, and only the
-        oldest is closed.
+        connection of the host with most connections is closed. So a member can always connect, even if other
+        hosts open many connections, because a new connection is never the oldest.
         """
         if self._closing:
             link.close()
@@ -281,15 +287,15 @@ class Transport:
             return
         self._hosts_of_members.add(link.host)
         if old is not None and self._rank(old, peer) > self._rank(link, peer):
-            link.close(flush=True)  # both members dialled at once; _rank() makes both keep the same link
+            link.close(flush=True)  # Both members dialled at once. _rank() makes both keep the same link.
             return
-        if old is not None:  # close the old link first: no byte of it may arrive after the new link is up
+        if old is not None:  # close the old link first, so that no byte of it arrives after link_up()
             old.close()
         self._links[peer] = link
         self.owner.link_up(peer)
 
     def _rank(self, link: Link, peer: str) -> bool:
-        """Return True if the member with the greater identity dialled ``link``; such a link is preferred."""
+        """Return True if the member with the greater identity dialled ``link``. Such a link is preferred."""
         return (link.dialled is not None) == (peer < self.credentials.me)
 
     def left(self, link: Link) -> None:
@@ -299,7 +305,7 @@ class Transport:
             self.owner.link_down(link.peer)
 
     def report(self, link: Link, what: str) -> None:
-        """Log why a connection closed; of many similar lines about unproven peers, log only the first."""
+        """Log why a connection closed. Of many similar lines about unproven peers, log only the first."""
         line = "raft link closed peer=%s reason=%s"
         if link.peer is not None:
             self._of_proven.write(logging.WARNING, link.peer, line, link.peer, what)
@@ -335,7 +341,7 @@ class Transport:
             self._dials[member] = self._group.create_task(self._dial(member), name=f"raft dial {member}")
 
     async def _dial(self, member: str) -> None:
-        """Keep a link to ``member``: dial, wait until the link ends, dial again.
+        """Keep a link to ``member``: dial, wait until the link ends, and dial again.
 
         Each dial resolves the member's name again.
         """
@@ -353,7 +359,7 @@ class Transport:
                 pause_s = LESSER_DIALS_AFTER_S
                 if before is not None or member in self._links:
                     continue
-            link = self._links.get(member)  # set if the other member has dialled meanwhile
+            link = self._links.get(member)  # not None if the other member has dialled meanwhile
             try:
                 if link is None:
                     link = await self._connect(member, await self._resolve(host), port)
@@ -368,7 +374,7 @@ class Transport:
             wait = min(2 * wait, RETRY_S[1])
 
     async def _resolve(self, host: str) -> list[str]:
-        """Return a member's IP addresses; under TLS, also remember them as hosts of members."""
+        """Return a member's IP addresses. Under TLS, also remember them as hosts of members."""
         addresses = await addresses_of(host, timeout_s=HANDSHAKE_TIMEOUT_S)
         if self.tls is not None:
             self._hosts_of_members.update(addresses)
@@ -377,14 +383,14 @@ class Transport:
     async def _connect(self, member: str, addresses: list[str], port: int) -> Link:
         """Dial the addresses of a member, one after the other, until a connection opens.
 
-        The caller has resolved the name. Under uvloop, dialling by name would leave a late failure of the
-        resolver unhandled.
+        The caller has resolved the name, because uvloop reports some failures of its own resolver too late to
+        handle them.
         """
         loop, last = asyncio.get_running_loop(), OSError(f"{member} has no address")
         for host in addresses:
             try:
-                # Each address has its own time limit: an address that does not answer must not delay the
-                # others for ever.
+                # Each address has its own time limit, because an address that does not answer must not delay
+                # the other addresses for ever.
                 async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
                     _, link = await loop.create_connection(lambda: Link(self, member), host, port)
                 return link
@@ -406,7 +412,7 @@ def _bind(family: int, address: tuple[str | int | bytes, ...]) -> socket.socket:
 
 
 class Link(asyncio.Protocol):
-    """One connection: unproven at first, later the link to one member."""
+    """One connection, which becomes the link to one member when the peer has proved its identity."""
 
     def __init__(self, links: Transport, dialled: str | None) -> None:
         self._links = links
@@ -415,7 +421,7 @@ class Link(asyncio.Protocol):
             links.credentials, peer=dialled, nonce=os.urandom(NONCE_SIZE), attempt=links.attempt(dialled)
         )
         self.peer: str | None = None  # the peer's identity, once it is proven
-        self._plain_peer: str | None = None  # peer if frames have no MAC and no encryption
+        self._plain_peer: str | None = None  # the peer's identity if frames have no MAC and no encryption
         self._pipe: Pipe | None = None  # the TLS connection; set by connection_made if TLS is used
         self._encrypted = False  # True once the TLS handshake is complete
         self._buffer = bytearray()
@@ -441,7 +447,7 @@ class Link(asyncio.Protocol):
         self._links.unproven(self)
         if self._closed:
             return
-        # Create TLS state only now, because a connection that was refused above must cost little.
+        # Create TLS state only now, so that a refused connection takes little time.
         if self._links.tls is not None:
             self._pipe = self._links.tls.pipe(accepts=self.dialled is None)
         if self.dialled is None:
@@ -461,7 +467,7 @@ class Link(asyncio.Protocol):
                 and not self._buffer
                 and len(data) > 5
                 and int.from_bytes(data[:4], "big") + 4 == len(data)
-            ):  # fast path: one whole message without MAC and encryption, usual if there is no secret
+            ):  # fast path for the usual case without a secret: one whole message, without MAC and encryption
                 self._hand_up(peer, data[4], data[5:])
             else:
                 self._take_bytes(data if self._pipe is None else self._decrypt(self._pipe, data))
@@ -506,8 +512,8 @@ class Link(asyncio.Protocol):
                     self._take(frame)
                 position += 4 + size
         if position and not self._closed:
-            # Copy the rest of the buffer: shrinking it could raise an error, because a reader that failed may
-            # still hold a view of the buffer.
+            # Copy the rest instead of shrinking the buffer. Shrinking would raise an error if a reader that
+            # failed still holds a view of the buffer.
             self._buffer = buffer[position:]
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -518,7 +524,7 @@ class Link(asyncio.Protocol):
             self.ended.set_result(None)
 
     def _why_it_left(self) -> str:
-        """Return the likely reason why the peer closed the connection; empty if nothing is to be logged."""
+        """Return the likely reason why the peer closed the connection, or "" if no log line is needed."""
         pipe = self._pipe
         if self.peer is not None:
             return ""
@@ -578,13 +584,16 @@ class Link(asyncio.Protocol):
             self._wire.write(data if self._pipe is None else self._pipe.seal(data))
 
     def send(self, kind: int, payload: bytes) -> bool:
-        """Send one frame to the proven peer; return False if no link is up or too many bytes are unsent."""
+        """Send one frame to the proven peer.
+
+        Return False if no link is up, the frame is too large, or too many bytes are unsent.
+        """
         seal, wire = self._handshake.outgoing, self._wire
         if self.peer is None or self._closed:
             return False
         size, limit = len(payload), self._links.frame_size_max
         if 1 + size + seal.size > limit:
-            # Refuse a message that is too large: the peer would close this link, and each later link over
+            # Refuse a message that is too large. The peer would close this link, and each later link over
             # which the message is sent again.
             logger.error("message refused peer=%s kind=%d bytes=%d limit=%d", self.peer, kind, size, limit)
             return False
@@ -592,7 +601,7 @@ class Link(asyncio.Protocol):
         if waiting > APPLICATION_BUFFER_MAX and kind == APPLICATION:
             return False
         if waiting > BUFFER_MAX:
-            # Close the link: if it stayed up without this message, the peer could not notice the gap.
+            # Close the link. If it stayed up without this message, the peer could not notice the gap.
             self._links.report(self, f"{waiting} bytes unsent")
             asyncio.get_running_loop().call_soon(self.close)
             return False
@@ -613,7 +622,7 @@ class Link(asyncio.Protocol):
         """Send a ping over an idle link, so that this member detects a dead link before it sends a message.
 
         PySyncObj's own transport sends no pings. After a silence, it drops the connection together with the
-        next message (D24).
+        next message (PySyncObj defect D24).
         """
         if self._silent_checks >= SILENT_CHECKS_MAX:
             self.close(f"silent for {SILENT_CHECKS_MAX * CHECK_S:.0f} s")
@@ -627,7 +636,7 @@ class Link(asyncio.Protocol):
     def close(self, why: str = "", *, flush: bool = False) -> None:
         """Close the connection at once.
 
-        Unsent bytes are lost. With ``flush``, they are still sent if the peer continues to read.
+        Unsent bytes are lost. With ``flush``, unsent bytes are still sent if the peer continues to read.
 
         Args:
             why: Reason for the log; empty to log nothing.
@@ -648,7 +657,7 @@ class Link(asyncio.Protocol):
 
 
 def _tune(connection: socket.socket) -> None:
-    """Set socket options: send small messages at once, and detect a dead host within seconds."""
+    """Set socket options, so that small messages leave at once and a dead host is detected in seconds."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 5000)

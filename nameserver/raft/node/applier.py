@@ -13,9 +13,10 @@ from routekeeper.remoting.steps import Steps
 
 logger = logging.getLogger(__name__)
 
-#: Two bounds for one call of :meth:`Applier.apply`, so that the event loop can do other work: the number of
-#: steps (an entry has one or more steps), and the time in seconds.
+#: Largest number of steps in one call of :meth:`Applier.apply`, so that the event loop can do other work. An
+#: entry has one or more steps.
 APPLY_STEPS: Final = 512
+#: Time in seconds after which one call of :meth:`Applier.apply` begins no further step.
 APPLY_S: Final = 0.003
 
 
@@ -27,8 +28,8 @@ class Applier:
             includes other work that the event loop does between the steps.
 
     Attributes:
-        failure: The reason why an entry could not be applied, else empty. After a failure no further entry is
-            applied.
+        failure: The reason why an entry could not be applied; empty if there was no failure. After a failure,
+            the caller applies no further entry.
     """
 
     def __init__(
@@ -43,13 +44,14 @@ class Applier:
 
     @property
     def within(self) -> bool:
-        """True if an entry is half applied; the state is then not the state at any index."""
+        """True if some, but not all, steps of an entry are applied. The state then belongs to no index."""
         return self._steps is not None
 
     def apply(self, entries: Sequence[Committed]) -> int:
-        """Apply some of these entries, in order; return the number of entries that are applied completely.
+        """Apply some of these entries, in order. Return the number of entries that are applied completely.
 
-        The first entry may be half applied already. The caller must check :attr:`failure` afterwards.
+        Some steps of the first entry may be applied already. The caller must check :attr:`failure`
+        afterwards.
         """
         now, done = self._clock(), 0
         until = now + APPLY_S
@@ -76,15 +78,18 @@ class Applier:
         return done
 
     def replaced(self) -> None:
-        """Forget a half applied entry, because a snapshot that contains it replaced the state."""
+        """Forget a partly applied entry, because a snapshot that contains the entry replaced the state."""
         self._steps = None
 
     def _applying(self, entry: Committed) -> Steps[None]:
-        """Apply an entry once and completely; stop the member if the entry cannot be read or applied (D11).
+        """Apply an entry once and completely, or stop the member (repairs PySyncObj defect D11).
 
-        The error may have happened on this member only (lack of memory, a defect). If this member skipped the
-        entry, its state would differ from the other members' state. The entry stays in the log, and the next
-        start of the member tries again to apply it.
+        An error may have happened on this member only, for example for lack of memory. If this member skipped
+        the entry, its state would differ from the other members' state. The entry stays in the log, and the
+        member tries to apply it again at its next start.
+
+        Raises:
+            StopMember: The entry cannot be read or applied.
         """
         if entry.payload is None:
             return

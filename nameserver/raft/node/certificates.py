@@ -1,4 +1,4 @@
-"""This member's certificate: the warning before its expiry, and the reload of changed certificate files."""
+"""This member's certificate files, with a reload when they change and a warning before they expire."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Certificates(CertificateFiles[TlsContexts]):
 
     Args:
         config: The settings with the paths of all three files.
-        take: Called on the loop with newer contexts; new connections must use them.
+        take: Called on the loop with newer contexts, which new connections must use.
 
     Raises:
         RaftStartError: The files cannot be used.

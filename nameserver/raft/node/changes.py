@@ -15,13 +15,15 @@ from .images import ImageFiles
 
 logger = logging.getLogger(__name__)
 
-#: Longest time in seconds for which a leader tries to hand over leadership: when it closes, or when an
-#: operator asks. HANDOVER_STEP_S: seconds between two attempts.
+#: Longest time in seconds for which a leader tries to hand over leadership, when it closes or an operator
+#: asks.
 HANDOVER_S: Final = 1.5
+#: Seconds between two attempts to hand over leadership.
 HANDOVER_STEP_S: Final = 0.01
-#: Longest time in seconds for which a change waits, until another change has ended or a new leader is ready.
-#: PATIENCE_STEP_S: seconds between two attempts of the waiting change.
+#: Longest time in seconds for which a change waits for the end of another change, or for a new leader that is
+#: not ready yet.
 PATIENCE_S: Final = 2.0
+#: Seconds between two attempts of a waiting change.
 PATIENCE_STEP_S: Final = 0.02
 
 
@@ -32,13 +34,20 @@ class ChangedMember(Protocol):
 
     @property
     def engine(self) -> Engine:
-        """The engine, which makes the member's decisions; raises NotLeader before the member has started."""
+        """The engine, which makes the member's decisions.
+
+        Raises:
+            NotLeader: The member has not started yet.
+        """
 
     def perform(self) -> None:
         """Perform the engine's effects."""
 
     def hand_over(self, to: str | None = None) -> bool:
-        """Ask ``to``, or the best follower, to take over; return False if this member does not lead."""
+        """Ask ``to``, or any follower that holds the whole log, to take over leadership.
+
+        Return False if this member does not lead any more, or is the only voter.
+        """
 
     async def restore(self, raw: bytes) -> None:
         """Replace log and state by the content of a snapshot file."""
@@ -48,7 +57,7 @@ class ChangedMember(Protocol):
 
 
 class Changes:
-    """Changes of the cluster; each call waits for the outcome of its change.
+    """Changes of the cluster. Each call waits for the outcome of its change.
 
     Only the leader makes changes, unless a method says otherwise. Deadlines are in seconds of the loop's
     clock.
@@ -57,7 +66,7 @@ class Changes:
     def __init__(self, member: ChangedMember, *, me: str) -> None:
         self._member = member
         self._me = me
-        # Set and cleared at once when the member's state changes: this wakes all calls that wait in _until.
+        # look_again() sets this event and clears it at once, which wakes all calls that wait in _until().
         self._change = asyncio.Event()
         self._closed = False
 
@@ -75,8 +84,8 @@ class Changes:
         """Add the member ``address`` as a learner, and wait until it has caught up and is a voter.
 
         If ``address`` is a voter already, nothing changes. The operator starts the new member's process with
-        an empty disk. The option ``peers`` of this process must name the current members and the new member.
-        The leader makes the learner a voter as soon as it has caught up, even after this call has timed out.
+        an empty disk. The option ``peers`` of this process must name the present members and the new member.
+        The leader makes the learner a voter when it has caught up, even after the deadline of this call.
 
         Raises:
             NotLeader: This member does not lead; nothing was changed.
@@ -92,10 +101,10 @@ class Changes:
             raise ChangeUnknown(f"{address} is not known to be a member yet")
 
     async def remove_member(self, address: str, *, deadline: float) -> None:
-        """Remove the member ``address``, which then stops; do nothing if there is no such member.
+        """Remove the member ``address``, which then stops. Do nothing if there is no such member.
 
-        If ``address`` is the leader itself, the leader only hands over leadership (D37). The caller must then
-        ask the new leader.
+        If ``address`` is the leader itself, the leader only hands over leadership (repairs PySyncObj defect
+        D37). The caller must then ask the new leader to remove the member.
 
         Raises:
             NotLeader: Nothing was removed; ask the leader that the error names.
@@ -111,7 +120,7 @@ class Changes:
             raise ChangeUnknown(f"the removal of {address} is not known to be committed")
 
     async def transfer_leadership(self, to: str | None, *, deadline: float) -> str:
-        """Hand leadership to ``to``, or to the voter with the longest log; return the new leader.
+        """Hand leadership to ``to``, or to any voter that holds the whole log. Return the new leader.
 
         Raises:
             NotLeader: This member does not lead; nothing was changed.
@@ -122,7 +131,7 @@ class Changes:
         engine = member.engine
         engine.membership.may_hand_over(to)
         term = engine.term
-        # Bound the time of the attempt, because a leader appends no entries while it hands over leadership.
+        # Bound the time of all attempts, because a leader appends no entries while it hands over leadership.
         give_up = min(deadline, asyncio.get_running_loop().time() + HANDOVER_S)
         while engine.role is Role.LEADER and engine.term == term and member.hand_over(to):
             if asyncio.get_running_loop().time() >= give_up:
@@ -136,7 +145,7 @@ class Changes:
         return leader
 
     async def save_snapshot(self, *, deadline: float) -> SnapshotFile:
-        """Store a snapshot of the present state; its file can be copied and restored elsewhere.
+        """Store a snapshot of the present state, and return its file, which an operator can copy and restore.
 
         Any member can store a snapshot. The snapshot covers the entries that this member has applied.
 
@@ -166,15 +175,15 @@ class Changes:
         except TimeoutError as error:  # TimeoutError is an OSError, so catch it first
             raise ChangeUnknown("the disk has not answered yet") from error
         except OSError as error:
-            engine.images.save()  # the file may be damaged: replace it by a new snapshot
+            engine.images.save()  # store a new snapshot, because the file may be damaged
             member.perform()
             why = f"{error.strerror or error}; ask again, or ask another member"
             raise ChangeRefused(f"the snapshot cannot be stored: {why}") from error
 
     async def restore_snapshot(self, image: bytes, *, deadline: float) -> None:
-        """Replace log and state by the content of a snapshot file; only in a cluster of one member.
+        """Replace log and state by the content of a snapshot file, in a cluster of one member.
 
-        All changes since the snapshot was taken are lost, and a new term begins.
+        All changes since the snapshot was made are lost, and a new term begins.
 
         Raises:
             NotLeader: This member does not lead; nothing was changed.
@@ -196,7 +205,7 @@ class Changes:
             raise ChangeUnknown("the snapshot is restored, nobody leads yet")
 
     async def _patiently(self, change: Callable[[], int | None], deadline: float) -> None:
-        """Make a change; try again while it is refused for a temporary reason, such as another change.
+        """Make a change. Try again while another change, or another temporary reason, prevents it.
 
         Raises:
             NotLeader, ChangeRefused: The change was not made.
@@ -214,7 +223,7 @@ class Changes:
             await asyncio.sleep(PATIENCE_STEP_S)
 
     async def _until(self, condition: Callable[[], bool], deadline: float) -> bool:
-        """Wait until ``condition`` holds, and check it at each change of the member's state.
+        """Wait until ``condition`` is true, and check it at each change of the member's state.
 
         Return False at the deadline, or when the member closes.
         """

@@ -1,4 +1,4 @@
-"""Snapshots of a member, on its disk or in memory: making, installing, and reading them in blocks."""
+"""The snapshots of a member, on its disk or in memory: how it makes, installs and reads them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ logger = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
-#: Python's switch interval in seconds while a thread computes for a snapshot: the time after which the thread
+#: Python's switch interval in seconds while a thread computes for a snapshot. After this time, the thread
 #: lets other threads run. Python's default is five times longer.
 TURN_S: Final = 0.001
 _USUAL_TURN_S: Final = sys.getswitchinterval()
-#: A thread reads a snapshot from the disk in blocks of BLOCK_BYTES bytes, before the engine needs them. At
-#: most BLOCKS_MAX blocks stay in memory.
+#: Size in bytes of a block of a snapshot. A thread reads each block from the disk before the engine needs it.
 BLOCK_BYTES: Final = 4 * 1024 * 1024
+#: Largest number of blocks of snapshots in memory.
 BLOCKS_MAX: Final = 8
 #: Seconds between two attempts to read a block while the system cannot start a thread.
 THREAD_RETRY_S: Final = 0.5
@@ -37,8 +37,8 @@ THREAD_RETRY_S: Final = 0.5
 class NoThread(OSError):
     """The system cannot start a thread now, so nothing was done.
 
-    This is an OSError, because callers treat it like a disk that fails for a while: they log one line, and
-    try again later.
+    This error is an OSError, because callers handle it like a temporary failure of the disk. They log one
+    line, and try again later.
     """
 
 
@@ -46,7 +46,7 @@ async def _run_in(threads: DiskThreads, work: Callable[..., _Result], *arguments
     """Call ``work`` in a thread.
 
     Raises:
-        NoThread: No thread can be started; ``work`` is never called.
+        NoThread: No thread can be started, and ``work`` is never called.
     """
     try:
         running = asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
@@ -57,10 +57,10 @@ async def _run_in(threads: DiskThreads, work: Callable[..., _Result], *arguments
 
 @dataclass(eq=False, repr=False)
 class ImageFiles:
-    """The newest snapshot, and its replacement by a newer snapshot. All long work runs in threads.
+    """The newest snapshot of a member, and its replacement by a newer snapshot. Long work runs in threads.
 
     Args:
-        in_background: Runs a coroutine; the member waits for its end before it closes the files.
+        in_background: Runs a coroutine. The member waits for the coroutine's end before it closes the files.
         on_read: Called when a block that the engine asked for has been read.
     """
 
@@ -71,15 +71,15 @@ class ImageFiles:
 
     def __post_init__(self) -> None:
         self.thread = DiskThreads("raft images")
-        # Long computations have their own thread, because the thread above may wait for a hung disk. They do
-        # not use asyncio's threads: those would keep work that no thread can do now, and do it later.
+        # Long computations have their own thread, because the other thread may wait for a hung disk. Do not
+        # use asyncio's threads: if no thread can be started, asyncio would keep the work and do it later.
         self.computing = DiskThreads("raft snapshots")
-        # The snapshot under durability ``memory``: index, term, configuration, data.
+        # The snapshot under durability ``memory``, as index, term, configuration and data.
         self._in_memory: tuple[int, int, bytes, bytes | bytearray] | None = None
-        # Blocks by snapshot index and block number. A block is empty while a thread reads the block. A
-        # block is None if reading failed, or if the block's snapshot was deleted.
+        # Blocks by snapshot index and block number. A block is empty while a thread reads it. It is None if
+        # the read failed, or if the snapshot was deleted.
         self._blocks: dict[tuple[int, int], bytes | None] = {}
-        # Index of the last snapshot that was logged as unreadable; each unreadable snapshot is logged once.
+        # Index of the last snapshot that was logged as unreadable, so that each such snapshot is logged once
         self._unreadable = 0
         self._no_thread_logged = False
 
@@ -100,12 +100,12 @@ class ImageFiles:
         self._read_ahead((index, number))
         block = self._blocks[index, number]
         if block is None:
-            # Remove the failed block, so that the next request reads it again: a snapshot with this index may
-            # be stored later.
+            # Remove the failed block, so that the next request reads it again. A new snapshot with this index
+            # may be stored later.
             del self._blocks[index, number]
             return None
         if block:
-            if start >= len(block):  # the file ends too early
+            if start >= len(block):  # the file is shorter than its header says
                 self._say_unreadable(index, "the file is too short")
                 return None
             self._read_ahead((index, number + 1))
@@ -127,19 +127,19 @@ class ImageFiles:
             read = self.storage.snapshots.read
             block = await _run_in(self.thread, read, index, number * BLOCK_BYTES, BLOCK_BYTES)
         except NoThread as error:
-            # Do not report the snapshot as unreadable: it is probably good, and the member would replace it.
-            # Forget the block after a pause instead. If a member still needs it, the engine asks again.
-            if not self._no_thread_logged:  # once is enough: a thread that has begun once stays
+            # Do not report the snapshot as unreadable. It is probably good, but the member would replace it.
+            # Forget the block after a pause instead, so that the engine can ask for it again.
+            if not self._no_thread_logged:  # log this only once, because a started thread stays
                 self._no_thread_logged = True
                 logger.warning("snapshot not read yet index=%d error=%s", index, error)
             await asyncio.sleep(THREAD_RETRY_S)
-            self._blocks.pop(key, None)  # other blocks may have displaced it meanwhile
+            self._blocks.pop(key, None)  # newer blocks may have removed this block already
             self.on_read()
             return
         except OSError as error:
             self._say_unreadable(index, error.strerror or str(error))
             block = None
-        self._blocks[key] = block or None  # an empty block lies behind the end of the file
+        self._blocks[key] = block or None  # the read is empty if the block begins at the end of the file
         while len(self._blocks) > BLOCKS_MAX:
             del self._blocks[next(iter(self._blocks))]
         self.on_read()
@@ -160,7 +160,7 @@ class ImageFiles:
 
         Raises:
             OSError: The snapshot cannot be stored, or exceeds the largest size that members accept.
-            NoThread: No thread can be started; nothing was stored.
+            NoThread: No thread can be started, and nothing was stored.
         """
         data = await self._compute(encode_state)
         if len(data) > IMAGE_SIZE_MAX:
@@ -168,10 +168,9 @@ class ImageFiles:
         await self.store(wanted.index, wanted.term, wanted.configuration, data)
 
     async def install(self, wanted: InstallImage) -> Callable[[], None]:
-        """Store a leader's snapshot; return a quick function that replaces the state by the snapshot.
+        """Store a leader's snapshot, and return a quick function that replaces the state by the snapshot.
 
-        The snapshot's bytes are not copied, because a thread that copies so many bytes delays all other
-        threads.
+        The snapshot's bytes are not copied, because a copy of so many bytes would block all other threads.
 
         Raises:
             StopMember: The snapshot is damaged, or a newer program made it.
@@ -185,9 +184,8 @@ class ImageFiles:
     async def read_file(self, raw: bytes) -> tuple[int, bytes, Callable[[], None]]:
         """Read a snapshot file that an operator wants to restore.
 
-        Return the snapshot's index, the state to store, and a function that replaces the present state by
-        the snapshot's state. The state to store has the mark that the state machine sets in
-        :meth:`.types.StateMachine.restored`.
+        Return the snapshot's index, the state to store, and a function that replaces the present state by the
+        stored state. The state to store is the result of :meth:`.types.StateMachine.restored`.
 
         Raises:
             ChangeRefused: The file is not a snapshot that can be restored, or no thread can be started.
@@ -203,9 +201,9 @@ class ImageFiles:
         return image.index, marked, replace_state
 
     async def as_file(self) -> SnapshotFile:
-        """Return the newest snapshot as a file; a snapshot must exist.
+        """Return the file of the newest snapshot, which must exist.
 
-        If the member keeps its snapshot in memory, this method writes the file.
+        Under durability ``memory``, this method writes the snapshot to a file first.
 
         Raises:
             OSError: The file cannot be written, cannot be read, or is damaged.
@@ -219,10 +217,10 @@ class ImageFiles:
         return newest
 
     async def store(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:
-        """Store one snapshot: durably on the disk, or in memory under durability ``memory``.
+        """Store one snapshot durably on the disk, or in memory under durability ``memory``.
 
         Raises:
-            OSError: The snapshot is not stored, but a start may find its file, see :meth:`discard`.
+            OSError: The snapshot is not stored, but a start may find its file. :meth:`discard` deletes it.
             NoThread: No thread can be started; nothing was stored.
         """
         if self.storage.volatile:
@@ -233,13 +231,13 @@ class ImageFiles:
     async def _store_file(self, index: int, term: int, configuration: bytes, data: bytes | bytearray) -> None:
         await _run_in(self.thread, self.storage.snapshots.store, index, term, configuration, data)
         self.storage.image_date = wall_clock.now_ms() / 1000
-        # If the former snapshot had the same index, its blocks may be unreadable: forget them.
+        # Forget the blocks of a former snapshot with the same index, because they may be unreadable.
         for key in [key for key in self._blocks if key[0] == index]:
             del self._blocks[key]
         self._unreadable = 0
 
     async def discard(self, index: int) -> None:
-        """Delete durably the file that a failed :meth:`store` perhaps left.
+        """Delete durably the file that a failed :meth:`store` may have left.
 
         Raises:
             OSError: A start may still find the snapshot.
@@ -249,12 +247,12 @@ class ImageFiles:
     async def _compute(self, work: Callable[[], _Result]) -> _Result:
         """Run a long computation in a thread, and keep the event loop responsive meanwhile.
 
-        During the computation Python's switch interval is shorter, so that the event loop runs in time.
-        Afterwards the default is restored: the interval holds for all threads of the process, and switching
-        threads too often makes them slower.
+        During the computation, Python's switch interval is shorter, so that the event loop runs in time.
+        Afterwards the former interval is restored, because more switches make all threads of the process
+        slower.
 
         Raises:
-            NoThread: No thread can be started; ``work`` is never called.
+            NoThread: No thread can be started, and ``work`` is never called.
         """
         sys.setswitchinterval(TURN_S)
         try:

@@ -1,4 +1,4 @@
-"""Storage of votes and member states in the background; no message leaves before they are durable."""
+"""Storage of votes and member states in the background, before any message that depends on them leaves."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False, repr=False)
 class Promises:
-    """Stores this member's promises in the background: its vote and its member state.
+    """Background storage of this member's promises. A promise is a vote, or a change of the member state.
 
     While a promise is being stored, no message leaves this member, and no journal write counts as durable.
     The event loop does not wait for the disk. So a member with a hung disk still answers stale reads, and
-    still refuses requests.
+    refuses other requests.
 
     Args:
-        in_background: Runs a coroutine; the member waits for its end before it closes the files.
+        in_background: Runs a coroutine. The member waits for the coroutine's end before it closes the files.
         on_kept: Called when all promises are on the disk.
-        on_failed: Called with the reason when a promise cannot be stored; the member must stop.
+        on_failed: Called with the reason when a promise cannot be stored. The member must then stop.
 
     Attributes:
-        kept: True if no promise is being stored: messages may leave, and journal writes count as durable.
-        closing: Set to True when the member closes; the member then no longer waits for space on a full disk.
+        kept: True if no promise is being stored. Messages may then leave, and journal writes count as
+            durable.
+        closing: True if the member closes, and therefore no longer waits for space on a full disk.
     """
 
     directory: DataDirectory
@@ -44,11 +45,12 @@ class Promises:
 
     def __post_init__(self) -> None:
         self.thread = DiskThreads("raft promises")
-        # The next values to store. Store the vote first, because the member state may depend on it.
+        # Functions that store the next vote and the next member state. The vote must be stored first, because
+        # the member state may depend on it.
         self._vote_due: Callable[[], None] | None = None
         self._standing_due: Callable[[], None] | None = None
         self._saving = False
-        self._promised = 0  # number of promises made
+        self._promised = 0  # number of promises so far
         self._no_thread_logged = False
         self.kept = True
 
@@ -69,7 +71,7 @@ class Promises:
     def save_standing(self) -> None:
         """Store the member state in the background.
 
-        Only :meth:`store_standing` holds messages back meanwhile.
+        Unlike :meth:`store_standing`, this method lets messages leave meanwhile.
         """
         self._standing_due = self.directory.standing_to_save()
         self._save_soon()
@@ -86,14 +88,17 @@ class Promises:
             made = self._promised
             self._vote_due = self._standing_due = None
             if not await self._saved(saves):
-                return  # the member stops: its waiting messages never leave
+                return  # the member stops, so its waiting messages never leave
             if self._promised == made:  # no further promise was made while the disk worked
                 self.kept = True
                 self.on_kept()
         self._saving = False
 
     async def _saved(self, saves: list[Callable[[], None]]) -> bool:
-        """Store the values; if the disk is full, wait for free space. Return False if the member stops."""
+        """Store votes or member states by these functions. Return False if the member must stop.
+
+        If the disk is full, wait for free space.
+        """
         said = False
         while True:
             try:
@@ -111,10 +116,11 @@ class Promises:
                 await asyncio.sleep(FULL_RETRY_S)
 
     async def _store(self, saves: list[Callable[[], None]]) -> None:
-        """Call the functions in the thread, or here if no thread can be started.
+        """Call functions that store votes or member states: in a thread, or else on the event loop.
 
-        A member that waited for a thread would take part in no election. The values are small, so the event
-        loop waits for one sync only. But if the disk hangs, too, the loop hangs.
+        The event loop calls them only if no thread can be started. A member that waited for a thread could
+        take part in no election. A vote is small, so the event loop waits only for a few syncs. If the disk
+        hangs at the same time, the event loop hangs, too.
 
         Raises:
             OSError: The disk failed, or is full.

@@ -1,6 +1,6 @@
 """Recovery of a member's state from its disk at the start.
 
-At a clean stop, this module also stores in the member's data directory that the journal is complete on disk.
+At a clean stop, this module also records in the data directory that the journal on the disk is complete.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ logger = logging.getLogger(__name__)
 class Storage:
     """Data directory, journal and snapshots of one member.
 
-    Under durability ``memory`` there is no journal, and a snapshot file only if an operator asked for one.
+    Under durability ``memory`` there is no journal, and a snapshot file exists only if an operator asked for
+    a snapshot.
     """
 
     def __init__(self, config: RaftConfig, machine: StateMachine, files: Files) -> None:
@@ -48,7 +49,7 @@ class Storage:
         self.snapshots = Snapshots(self.directory.raft, files)
 
     def recover(self) -> Recovered:
-        """Return this member's durable state; after this call the member may acknowledge entries.
+        """Return this member's durable state. After this call, the member may acknowledge entries.
 
         Raises:
             RaftStartError: The data cannot be read or is incomplete.
@@ -61,7 +62,8 @@ class Storage:
             if last == FIRST_INDEX and not self.volatile:
                 directory.correct_founders()
             newest = found.entries[-1][2] if found.entries else found.base_term
-            # This member was killed before it stored the newest term, so it has sent no vote in that term.
+            # The log is newer than the stored term, so this member was killed before it stored the newest
+            # term. Therefore it has sent no vote in this term.
             if newest > term:
                 term, vote = newest, None
             if found.configuration is NOBODY:
@@ -74,17 +76,17 @@ class Storage:
         return replace(found, term=term, vote=vote)
 
     def _force(self, last: int, term: int) -> list[log.Entry]:
-        """Complete ``--force-new-cluster``; return the entry that makes this member the only member.
+        """Complete ``--force-new-cluster``, and return the entry that makes this member the only member.
 
-        From then on, all entries in the log count as committed. If this member has no data, return no entry:
-        the engine then founds a cluster of one member.
+        From now on, all entries in the log count as committed. If this member has no data, the result is
+        empty, and the engine then forms a cluster of one member.
         """
         if last == FIRST_INDEX or self.journal is None:
             self.directory.forced(voter=False)
             return []
         command = log.CONFIGURATION + encode_configuration(founding((self._config.me,)))
         self.journal.append([(log.OP_ENTRY, last + 1, term, command)])
-        self.journal.rotate()  # begin a new segment: this syncs the journal under every durability
+        self.journal.rotate()  # begin a new segment, because this syncs the journal under every durability
         self.directory.forced(voter=True)
         return [(command, last + 1, term)]
 
@@ -121,7 +123,7 @@ class Storage:
         return replace(recovered, configuration=configuration, journal_bytes=journal_bytes)
 
     def close(self, *, wrote_all: bool) -> None:
-        """Close journal, snapshots and data directory, and record a clean stop; the call blocks.
+        """Close journal, snapshots and data directory, and record a clean stop. The call blocks.
 
         Args:
             wrote_all: True if the journal has all entries that this member acknowledged.
@@ -143,12 +145,12 @@ class Storage:
 
 
 def join(image: SnapshotFile | None, replay: Replay) -> Recovered | None:
-    """Return the member's state from the snapshot and the journal's entries after it; without I/O.
+    """Join the snapshot and the journal's entries after the snapshot, without I/O.
 
-    The snapshot may be newer than the journal's first entries (after a crash before the journal was trimmed),
-    or newer than all entries. Entries of the journal after the snapshot are used (D14). But if the journal
-    has another term at the snapshot's index, the snapshot has replaced the whole log, and no entry of the
-    journal is used.
+    The snapshot may be newer than the journal's first entries, if a crash came before these entries were
+    deleted. It may also be newer than all entries. Entries of the journal after the snapshot are used
+    (repairs PySyncObj defect D14). If the journal has another term at the snapshot's index, the snapshot has
+    replaced the whole log. In this case no entry of the journal is used.
 
     Returns:
         None if entries between snapshot and journal are missing.
@@ -159,7 +161,7 @@ def join(image: SnapshotFile | None, replay: Replay) -> Recovered | None:
         offset = index - replay.base_index
         if offset < 0:
             return None
-        # base_term is None if the journal does not have it
+        # The term of each index from base_index on. The first term is None if the journal does not have it.
         terms = [replay.base_term, *(term for _, _, term in entries)]
         replaced = offset >= len(terms) or terms[offset] not in (None, index_term)
         entries = [] if replaced else entries[offset:]

@@ -1,4 +1,4 @@
-"""The file with the secret that members share."""
+"""The file with the secret that all members of a raft group share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from routekeeper.remoting.files import SETTINGS_SIZE_MAX, read_regular
 
 
 def read_secrets(path: Path) -> tuple[bytes, ...]:
-    """Return the secrets in the file, the preferred one first; the call blocks.
+    """Return the secrets in the file, the preferred secret first. The call blocks.
 
     Raises:
         RaftStartError: The file cannot be read, or its first secret is too short.

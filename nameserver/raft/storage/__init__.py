@@ -1,7 +1,7 @@
 """A member's files, and the thread that writes the journal.
 
-Code for file formats, and for reading files after any kind of stop, belongs here. Code that makes Raft's
-decisions belongs to ``consensus``.
+Code for file formats belongs here, and code that reads the files again after a crash or a clean stop. Code
+that makes Raft's decisions belongs to ``consensus``.
 
     journal.py         log entries
     end.py             the position at which the journal ends

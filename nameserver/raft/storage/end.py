@@ -1,4 +1,4 @@
-"""The position at which the journal ends, in its own file, so that a start notices a shortened journal.
+"""The position at which the journal ends, in its own file, with which a start detects a shortened journal.
 
 The file ``DATA/raft/end`` has three blocks. Each block has one value (a position with checksum and number)::
 
@@ -8,13 +8,13 @@ The file ``DATA/raft/end`` has three blocks. Each block has one value (a positio
     size       u64   bytes of the frames in this segment
 
 One block has the last synced value. Newer values are written to the other two blocks in turn, without a sync.
-So an interrupted write damages only one block, and the value before it is still there. If the process is
-killed, the newest value survives. After a power cut, at least the synced value is there. A value is synced
+So an interrupted write damages only one block, and the former value is still in another block. If the process
+is killed, the newest value survives. After a power cut, at least the synced value survives. A value is synced
 when the journal is closed, begins a segment, or writes zeros after its frames.
 
 A frame is first written to the journal, then counted in a new value, and then acknowledged. So under
-durability ``fsync`` the value never counts a frame that is not durable. After a kill of the process, the
-value counts all acknowledged frames.
+durability ``fsync`` the value counts only durable frames. If the process is killed, the value still counts
+all acknowledged frames.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SIZE_MAX: Final = 64 * 1024
 
 
 class Position(NamedTuple):
-    """A position in the journal: a segment's number, and the number of bytes in this segment before it."""
+    """A position in the journal: the number of a segment, and the offset in this segment in bytes."""
 
     segment: int
     size: int
@@ -63,7 +63,7 @@ class JournalEnd:
         self._replace(UNKNOWN)
 
     def load(self) -> Position:
-        """Return the newest position in the file; :data:`UNKNOWN` if there is no file yet.
+        """Return the newest position in the file, or :data:`UNKNOWN` if there is no file yet.
 
         Raises:
             Damaged: The file exists, but no block of it can be read.
@@ -90,7 +90,7 @@ class JournalEnd:
             self._replace(position)
         self._file = self._files.open(self.path, write=True)
         # A killed process may have written the newest value without a sync. Sync this value before save()
-        # overwrites an older value: otherwise a power cut could destroy both of them.
+        # overwrites an older value. Otherwise a power cut could destroy both values.
         self._file.sync()
         self.save(position)
         self.sync()
@@ -99,10 +99,10 @@ class JournalEnd:
         replace_file(self._files, self.path, [self._encode(position).ljust(BLOCK, b"\0") * _BLOCKS])
 
     def save(self, position: Position) -> None:
-        """Store ``position`` without a sync; before :meth:`begin`, do nothing.
+        """Store ``position`` without a sync. Before :meth:`begin`, do nothing.
 
-        If the disk is full, the former value stays. A value that is too low does no harm: it never makes a
-        complete journal look shortened.
+        If the disk is full, the former value stays. A value that is too low does no harm, because a journal
+        that is longer than the value does not look shortened.
         """
         if self._file is not None:
             block = min(_ALL_BLOCKS - {self._written, self._synced})
@@ -115,7 +115,7 @@ class JournalEnd:
                 self._written = block
 
     def sync(self) -> None:
-        """Make all saved values durable; if the disk is full, only the value of the last sync is durable."""
+        """Make all saved values durable. On a full disk, only the value of the last sync is durable."""
         if self._file is not None:
             try:
                 self._file.sync()

@@ -6,7 +6,7 @@ The files are:
 - ``DATA/identity.json``: names the owner of the directory, and never changes.
 - ``DATA/raft/standing``: has the member state. It is overwritten in place, so that it can change on a full
   disk.
-- ``DATA/raft/vote``: has the term and the vote, and is overwritten in place, too.
+- ``DATA/raft/vote``: has the term and the vote. This file is overwritten in place, too.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ logger = logging.getLogger(__name__)
 
 FORMAT: Final = 1
 VOTE_FORMAT: Final = 1
-#: Names of all fields of a member state, and names of the fields that are still valid after a start without
-#: data.
+#: Names of all fields of a member state.
 _STANDING: Final = tuple(field.name for field in fields(MemberState))
+#: Names of the fields that stay valid when a member under durability ``memory`` has lost its log and votes.
 _WITHOUT_DATA: Final = ("cluster", "removed")
 #: Size in bytes of the stored member state: enough for the names and instances of some hundred members.
 _STANDING_SIZE: Final = 64 * 1024
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Contents of identity.json. ``durability`` is memory, or journal for both journal and fsync."""
+    """The contents of identity.json. Its ``durability`` is "memory", or "journal" for journal and fsync."""
 
     format: int
     mode: str
@@ -60,18 +60,19 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State(MemberState):
-    """The stored member state, and facts about the last stop; stored as JSON with these field names.
+    """The stored member state, and facts about the last run. The file is JSON with these field names.
 
     Attributes:
         members: The founders of the cluster, or the members of the cluster that this member was started to
             join. Under durability ``memory``: the newest members that this member knows.
-        forced: True if the last start completed ``--force-new-cluster``. If the operator leaves this option
-            in the command line, the next start must not force a new cluster again.
-        forcing: True if ``--force-new-cluster`` has begun and is not complete.
+        forced: True if the last start completed ``--force-new-cluster``. The next start must not force
+            another new cluster if the operator has left this option in the command line.
+        forcing: True if the work for ``--force-new-cluster`` has begun and is not complete.
         boot: The kernel's boot id at the last write to this directory.
-        synced: True if every acknowledged entry is on the disk: always under durability ``fsync``, otherwise
-            after a clean stop.
-        end_kept: True if ``DATA/raft/end`` has the journal's end; older programs did not store it.
+        synced: True if every acknowledged entry is on the disk. This is always so under durability ``fsync``;
+            under ``journal``, it is so after a clean stop.
+        end_kept: True if the file ``DATA/raft/end`` has the position at which the journal ends. Older
+            programs did not store this position.
     """
 
     members: tuple[str, ...]
@@ -99,12 +100,12 @@ def _load(slots: Slots, decode: Callable[[bytes], _Value], what: str) -> _Value:
 
 
 class DataDirectory:
-    """A data directory, opened at the start and locked until :meth:`close`. The methods block.
+    """A member's data directory, locked until :meth:`close`. The methods block.
 
     Attributes:
         fresh: True if the directory was empty before this start.
-        doubted: True if data that was not synced before the last stop may be lost. Then acknowledged entries
-            may be missing, and the disk may lack any pages of the journal.
+        doubted: True if data may be lost because it was not synced before the machine stopped. Then
+            acknowledged entries may be missing, and any unsynced page of the journal may be lost.
 
     Raises:
         RaftStartError: Another process uses the directory, or it belongs to another mode, member or
@@ -126,11 +127,11 @@ class DataDirectory:
             self._lock = lock_directory(files, self._root)
             self._claim()
             self._consider_forcing()
-            # Sync the directories: an earlier process may have been killed between a rename and the sync of
-            # the directory.
+            # Sync the directories, because an earlier process may have been killed between a rename and the
+            # sync of the directory.
             for directory in (self.raft, self._root):
                 files.sync_directory(directory)
-            with contextlib.suppress(PermissionError):  # the parent may be another user's
+            with contextlib.suppress(PermissionError):  # another user may own the parent directory
                 files.sync_directory(self._root.parent)
         except (DirectoryError, OSError, RaftStartError) as error:
             self.close()
@@ -153,9 +154,9 @@ class DataDirectory:
     def _consider_forcing(self) -> None:
         """Begin a new cluster of this member alone, if ``--force-new-cluster`` asks for it.
 
-        The new cluster gets another name, so that no former member links to this member. The start changes
-        the log later and then calls :meth:`forced`. If the start fails before this call, the next start
-        begins the new cluster again.
+        The new cluster gets another name, so that no former member links to this member. Later in the start,
+        the caller changes the log and then calls :meth:`forced`. If the start fails before this call, the
+        next start begins the new cluster again.
         """
         config, state = self._config, self.state
         if not config.force_new_cluster and not state.forcing:
@@ -174,8 +175,8 @@ class DataDirectory:
         """Record durably that ``--force-new-cluster`` is complete.
 
         Args:
-            voter: True if the log names this member as the only member. False if the log is empty; the engine
-                then founds a cluster.
+            voter: True if the log names this member as the only member. False if the log is empty. The engine
+                then forms a cluster.
         """
         if self.state.doubtful:
             logger.warning("new cluster of doubtful data: changes that were acknowledged may be missing")
@@ -183,7 +184,7 @@ class DataDirectory:
         logger.warning("new cluster forced me=%s cluster=%s", self._config.me, self.state.cluster)
 
     def _claim(self) -> None:
-        """Check that the directory belongs to this member; claim an empty directory for it."""
+        """Check that the directory belongs to this member, or claim an empty directory for this member."""
         config = self._config
         volatile = config.durability == "memory"
         segments = bool(Journal.segments_in(self._files, self.raft))
@@ -206,7 +207,9 @@ class DataDirectory:
                 f"raft: data directory {self._root}: {config.me} was removed from its cluster; empty it to "
                 "have the member added again"
             )
-        if volatile:  # votes and entries were in memory and are lost: start as a new instance (rule 10)
+        if volatile:
+            # Votes and entries were in memory and are lost, so start as a new instance (rule 10 of
+            # docs/raft-rules.md).
             self._change(instance=secrets.token_hex(16), voter=False, founders={})
             return
         if state.voter and not segments:
@@ -235,9 +238,9 @@ class DataDirectory:
             )
 
     def _make(self, *, durability: str) -> None:
-        """Create the files of the directory; ``identity.json`` is the last one.
+        """Create the files of the directory, ``identity.json`` last.
 
-        If ``identity.json`` exists and another file is missing, a later start knows that the directory is
+        So a later start that finds ``identity.json``, but not all other files, knows that the directory is
         damaged.
         """
         config = self._config
@@ -277,7 +280,7 @@ class DataDirectory:
     # ---- votes, which are stored under every durability
 
     def load_vote(self) -> tuple[int, str | None]:
-        """Return the newest term, and the member that got this member's vote in it (None if no member did).
+        """Return the newest term, and the member that got this member's vote in this term, or None.
 
         Raises:
             RaftStartError: The file cannot be read.
@@ -291,19 +294,23 @@ class DataDirectory:
         return term, vote
 
     def save_vote(self, term: int, vote: str | None) -> None:
-        """Store term and vote, durable on return; only one call at a time."""
+        """Store term and vote durably. Only one call may run at a time."""
         self._vote.save(_encode_vote(term, vote))
 
     # ---- start and stop
 
     def begin(self) -> None:
-        """Record a start durably; the recovered data is on the disk, so entries may now be acknowledged."""
+        """Record durably that the start is complete.
+
+        The recovered data must be on the disk before this call, because afterwards this member acknowledges
+        entries.
+        """
         kept = END in self._files.names(self.raft)
         self._store(boot=self._files.boot_id(), synced=self._config.durability == "fsync", end_kept=kept)
         self._begun = True
 
     def end(self) -> None:
-        """Record a clean stop durably: every acknowledged entry is on the disk."""
+        """Record a clean stop durably. Every acknowledged entry must be on the disk before this call."""
         if self._begun and self._config.durability == "journal":
             self._store(synced=True)
 
@@ -314,9 +321,9 @@ class DataDirectory:
         return MemberState(**{name: getattr(self.state, name) for name in _STANDING})
 
     def correct_founders(self) -> None:
-        """Take the founders from the present setting ``peers``; :meth:`begin` stores them.
+        """Correct the founders to the present setting ``peers``. :meth:`begin` stores them later.
 
-        Do nothing if this member has ever taken part in a cluster. The caller ensures that the log is empty.
+        Do nothing if this member ever took part in a cluster. The caller ensures that the log is empty.
         """
         state, members = self.state, tuple(sorted(self._config.peers))
         took_part = state.voter or state.founders or state.doubtful or state.forcing or state.forced
@@ -326,9 +333,10 @@ class DataDirectory:
             self._change(members=members, cluster=cluster_id(members))
 
     def become(self, standing: MemberState) -> bool:
-        """Change the member state; it is durable once the function of :meth:`standing_to_save` has run.
+        """Change the member state. The function from :meth:`standing_to_save` later makes it durable.
 
-        A member without durable data stores only fields that stay valid when its log and votes are lost.
+        Under durability ``memory``, a restart loses the member's log and votes. Such a member stores only the
+        fields that are still true after this loss.
 
         Returns:
             True if a stored field has changed, so that messages must wait until the new state is durable.
@@ -343,11 +351,14 @@ class DataDirectory:
         self._change(members=members)
 
     def standing_to_save(self) -> Callable[[], None]:
-        """Return a function that stores the member state; a thread calls it, only one call at a time."""
+        """Return a function that stores the member state. A thread calls it, with one call at a time."""
         return partial(self._slots.save, msgspec.json.encode(self.state))
 
     def abandon(self) -> None:
-        """Delete the files of a first start that failed before this member gave a vote or stored an entry."""
+        """Delete the files of a failed first start, so that the next start may have other settings.
+
+        This member has not given a vote or stored an entry yet, so nothing is lost.
+        """
         if self.fresh:
             self._files.unlink(self._root / IDENTITY)
             for name in self._files.names(self.raft):

@@ -1,7 +1,7 @@
-"""Snapshots on disk: one file each.
+"""Snapshots on disk, with one file for each snapshot.
 
-A member writes a file under a temporary name, syncs it, and then renames it. So a file with a snapshot's name
-is always a complete snapshot. A snapshot file can be copied, and restored in another cluster.
+A member writes a file under a temporary name, syncs the file, and then renames it. So a file with a
+snapshot's name is always a complete snapshot. A snapshot file can be copied, and restored in another cluster.
 
 Layout, big-endian::
 
@@ -42,13 +42,14 @@ _HEAD: Final = struct.Struct(">4sIQQQI")  # the fields from magic to crc
 _CRC_AT: Final = _HEAD.size - 4
 _MEMBERS_AT: Final = _HEAD.size + 4
 _PREFIX: Final = "snapshot-"
-#: The name of a snapshot file, or of a temporary file. An operator may have put other files beside them.
+#: The name of a snapshot file, or of a temporary file. The directory may also have files of an operator.
 _NAME: Final = re.compile(_PREFIX + r"[0-9]{20}(\.tmp)?")
-#: Number of bytes that are read at once to check a file.
+#: Number of bytes to read at once when a file is compared with its checksum.
 _PIECE: Final = 4 * 1024 * 1024
-#: Largest accepted size of the members field in bytes; a real configuration is far smaller.
+#: Largest accepted size of the members field in bytes. A real configuration is far smaller.
 _MEMBERS_MAX: Final = 1024 * 1024
-#: Number of stored snapshots: the newest, and the snapshot before it, which may be on its way to a member.
+#: Number of stored snapshots: the newest snapshot, and the former snapshot, which a leader may still be
+#: sending.
 _KEEP: Final = 2
 
 
@@ -73,22 +74,28 @@ class SnapshotFile:
 
 
 class Snapshots:
-    """The snapshots of one member. All methods block and must run in one thread, except :attr:`newest`."""
+    """The snapshots of one member. All methods block and must run in one thread.
+
+    Attributes:
+        newest: The newest stored snapshot, or None. Any thread may read this attribute.
+    """
 
     def __init__(self, directory: Path, files: Files = DISK) -> None:
         self._directory = directory
         self._files = files
         self.newest: SnapshotFile | None = None
-        # Open files by snapshot index, each with the offset at which the snapshot begins in the file. Files
-        # stay open, so a replaced snapshot stays readable (D20).
+        # For each snapshot index: the open file, and the offset at which the snapshot begins in the file.
+        # Files stay open, so that a replaced snapshot stays readable for a transfer that has begun (repairs
+        # PySyncObj defect D20).
         self._open: dict[int, tuple[File, int]] = {}
 
     def recover(self) -> tuple[SnapshotFile, bytes] | None:
-        """Read the newest snapshot, and delete unfinished files; return None if there is no snapshot.
+        """Read the newest snapshot, and delete unfinished files. Return None if there is no snapshot.
 
         Raises:
-            RaftStartError: The newest snapshot is damaged (D15). An older snapshot cannot be used instead,
-                because the journal no longer has the entries after it.
+            RaftStartError: The newest snapshot is damaged (repairs PySyncObj defect D15). An older snapshot
+                cannot be used instead, because the journal no longer has the entries between the two
+                snapshots.
         """
         names = self._names()
         for name in names:
@@ -111,8 +118,8 @@ class Snapshots:
         """Write a snapshot durably, and delete snapshots that are not needed any more.
 
         Raises:
-            OSError: The snapshot is not stored, and :attr:`newest` is as before. If only the last sync of the
-                directory failed, the file is in place, and a start would use it: see :meth:`discard`.
+            OSError: The snapshot is not stored, and :attr:`newest` is unchanged. If only the last sync of the
+                directory failed, the file exists, and a start would use it. :meth:`discard` deletes the file.
         """
         path = self._directory / f"{_PREFIX}{index:020d}"
         head = _HEAD.pack(_MAGIC, FORMAT, index, term, len(data), 0)[:_CRC_AT]
@@ -128,7 +135,7 @@ class Snapshots:
             logger.warning("older snapshot not deleted error=%s", error.strerror)
 
     def _tidy(self, replaced: int) -> None:
-        """Close the former file at index ``replaced``; close and delete snapshots that are not needed."""
+        """Close the former file at index ``replaced``, and close and delete all but the newest snapshots."""
         if replaced in self._open:
             self._open.pop(replaced)[0].close()
         for held in sorted(self._open)[:-_KEEP]:
@@ -140,7 +147,7 @@ class Snapshots:
                 self._files.unlink(self._directory / name)
 
     def discard(self, index: int) -> None:
-        """Delete durably the file that a failed :meth:`store` perhaps left, so that no start uses it.
+        """Delete durably the file that a failed :meth:`store` may have left, so that no start uses the file.
 
         Raises:
             OSError: A start may still find the snapshot.
@@ -154,10 +161,10 @@ class Snapshots:
         self._files.sync_directory(self._directory)
 
     def read(self, index: int, offset: int, size: int) -> bytes | None:
-        """Return a piece of the snapshot at ``index``; None if a newer snapshot has replaced this one.
+        """Return a piece of the snapshot at ``index``; None if the snapshot has been deleted.
 
-        Before the first piece, the whole file is compared with its checksum. Otherwise a file that was
-        damaged on this disk would become the state of another member.
+        Before the first piece, the whole file is compared with its checksum. Without this check, a file that
+        was damaged on this disk could become the state of another member.
 
         Raises:
             OSError: The snapshot cannot be read, or is damaged.

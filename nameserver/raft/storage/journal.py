@@ -1,6 +1,6 @@
 """The durable log: append-only segments of checksummed frames.
 
-A frame has the operations that one write stores together. It is durable as a whole or not at all::
+A frame has the operations of one write. It is durable as a whole or not at all::
 
     mark      4 bytes  D7 52 4B 4A
     size      u32      bytes of payload
@@ -8,24 +8,28 @@ A frame has the operations that one write stores together. It is durable as a wh
     payload   msgpack  list of operations (nameserver.raft.consensus.log.Op)
 
 The first frame of a segment is its header. The header's payload is the format, the segment number and a
-random salt, u32 each; its crc uses salt 0. The crc of all other frames uses the random salt, so that nobody
-can put a valid frame into the payload of another frame.
+random salt, each as u32. The header's crc uses the salt 0. The crc of all other frames uses the random salt,
+so that nobody can hide a valid frame in the payload of another frame.
 
-A frame with a bad checksum is a torn tail if it is in the last segment and no valid frame follows it. The
-member cuts a torn tail off. It never acknowledged the entries of a torn tail, except in two cases:
+A torn tail is an incomplete frame at the end of the last segment, with no valid frame after it. A process
+leaves a torn tail if it is killed during a write. At the next start, the member cuts the torn tail off. No
+acknowledged entry is lost, because the member acknowledges an entry only after the write. There are two
+exceptions, after which the member may lack acknowledged entries:
 
-- The journal now ends before its known end (``end.py``), so it was shortened.
-- A power cut may have lost pages that were not synced. In this case valid frames may follow the bad frame.
+- The journal ends before the position in the file ``end`` (see ``end.py``). So the file was shortened.
+- The machine stopped before it had synced all pages. Any page of the last segment may be lost, so valid
+  frames may follow the bad frame. The member keeps the frames before the bad frame.
 
-In both cases the member may lack acknowledged entries. Any other bad frame is corruption, and the member
-refuses to start (rule 9 of docs/raft-rules.md).
+In both cases the member starts as a learner, which does not vote until it has caught up. Any other bad frame
+is corruption, and the member refuses to start (rule 9 of docs/raft-rules.md).
 
-The log has segments so that it can be shortened without being rewritten. When a snapshot begins, the journal
-begins a new segment. Once the snapshot is durable, the older segments are deleted.
+The log has segments so that old entries can be deleted without a rewrite of the other entries. When a
+snapshot begins, the journal begins a new segment. Once the snapshot is durable, the older segments are
+deleted.
 
 Under durability ``fsync`` the journal writes and syncs zeros after the last frame, before frames need this
-space. Overwriting zeros changes neither the size nor the blocks of the file. So a sync of a frame does not
-wait for the file system's own journal. Zeros after the last frame of the last segment are not damage.
+space. When a frame overwrites zeros, the size and the blocks of the file do not change. So a sync of a frame
+does not wait for the file system's own journal. Zeros after the last frame of the last segment are no damage.
 """
 
 from __future__ import annotations
@@ -64,17 +68,17 @@ MARK: Final = b"\xd7RKJ"
 _HEAD: Final = struct.Struct(">4sII")
 _HEADER: Final = struct.Struct(">III")
 HEADER_SIZE: Final = _HEAD.size + _HEADER.size
-#: Largest size in bytes of a frame's payload; a greater size means damage.
+#: Largest size in bytes of a frame's payload. A larger number in a frame's size field means damage.
 FRAME_SIZE_MAX: Final = 1 << 30
 _PREFIX: Final = "journal-"
 _NAME: Final = re.compile(_PREFIX + "([0-9]+)")
-#: Number of zero bytes that are written at once; some hundred small frames fit into this space. When fewer
-#: than half of these zeros are left, the journal writes new zeros.
+#: Number of zero bytes to write at once. Several hundred small frames fit into this space. When fewer than
+#: half of these zeros are left, the journal writes new zeros.
 ZEROS: Final = 256 * 1024
 
 
 class Corrupt(Exception):
-    """A segment has damaged bytes that were valid when they were written."""
+    """A segment has damaged bytes that an interrupted write cannot explain."""
 
 
 def encode_frame(payload: bytes, salt: int) -> bytes:
@@ -99,7 +103,7 @@ def _frame_at(data: memoryview, start: int, salt: int) -> memoryview | None:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """A segment split into frames: ``good`` bytes of valid frames, and then zeros or a torn tail."""
+    """A segment, split into ``good`` bytes of valid frames, and then zeros or a torn tail."""
 
     number: int
     salt: int
@@ -121,7 +125,7 @@ def scan(data: bytes, *, doubted: bool = False) -> Scanned:
     view = memoryview(data)
     header = _frame_at(view, 0, 0)
     if header is None:
-        # The segment is corrupt, not torn: the header was synced before any other frame was written.
+        # The segment is corrupt and not torn, because the header is synced before any other frame is written.
         if len(data) > HEADER_SIZE:
             raise Corrupt("bad header")
         return Scanned(0, 0, [], 0, len(data))
@@ -142,7 +146,7 @@ def scan(data: bytes, *, doubted: bool = False) -> Scanned:
 
 
 def encode_header(number: int, salt: int) -> bytes:
-    """Return the first frame of a segment; it has HEADER_SIZE bytes."""
+    """Return the first frame of a segment, with HEADER_SIZE bytes."""
     return encode_frame(_HEADER.pack(FORMAT, number, salt), 0)
 
 
@@ -150,7 +154,7 @@ def encode_header(number: int, salt: int) -> bytes:
 class Replay:
     """The log that results from a sequence of operations."""
 
-    # index of the entry before the first entry; None before the first operation
+    # the index before the first of ``entries``; None before the first operation
     base_index: int | None = None
     base_term: int | None = None
     entries: list[Entry] = field(default_factory=list)
@@ -200,13 +204,13 @@ class _Segment:
 
 
 class Journal:
-    """The segments of one member. The methods block; after the start only the writer thread calls them.
+    """The segments of one member. The methods block. After the start, only the writer thread calls them.
 
     Args:
         directory: A directory with only the raft files of this member.
-        sync: True for durability ``fsync``: each write returns when its bytes are on the disk. The flag
-            O_DSYNC does this in one system call, but write and fsync are two. Fewer calls are faster, because
-            after each system call the thread may have to wait for the interpreter lock.
+        sync: True for durability ``fsync``: each write returns when its bytes are on the disk. The files are
+            opened with O_DSYNC, so that one system call writes and syncs. One call is faster than two,
+            because after each call the thread may have to wait for Python's interpreter lock.
 
     Attributes:
         shortened: The reason why entries may be missing from this journal; empty if none are missing.
@@ -219,8 +223,8 @@ class Journal:
         self._segments: list[_Segment] = []
         self._file: File | None = None
         self._size = 0  # bytes of the last segment's frames; the next frame begins at this offset
-        self._room = 0  # offset at which the zeros end; equal to _size or below it if there are no zeros
-        self._no_room_before = 0  # after a full disk: write no zeros before _size reaches this value
+        self._room = 0  # offset at which the zeros end; not above _size if there are no zeros
+        self._no_room_before = 0  # after a full disk, write no zeros before _size reaches this value
         self._salt = 0
         self._end = JournalEnd(files, directory)
         self.shortened = ""
@@ -229,12 +233,12 @@ class Journal:
 
     @staticmethod
     def segments_in(files: Files, directory: Path) -> list[tuple[int, Path]]:
-        """Return number and path of each segment, in order."""
+        """Return number and path of each segment, with rising numbers."""
         found = map(_NAME.fullmatch, files.names(directory))
         return sorted((int(name[1]), directory / name[0]) for name in found if name)
 
     def recover(self, *, doubted: bool = False) -> tuple[Replay, int]:
-        """Read all segments and open the last one for writing.
+        """Read all segments, and open the last segment for writing.
 
         Args:
             doubted: True if a power cut may have lost any page of the last segment. The last segment then
@@ -282,7 +286,7 @@ class Journal:
             self._cut(good)
             if good == 0:  # an earlier process was killed before it completed the segment's header
                 self._write_header(self._segments[-1].number)
-            # Sync: an earlier process may have written these bytes without a sync. They count as durable now.
+            # Sync the bytes of an earlier process, because from now on they count as durable.
             self._file.sync()
         return replay, size_total
 
@@ -302,12 +306,13 @@ class Journal:
     def keep_end(self) -> None:
         """Store the journal's present end durably, and from now on store its end after each write.
 
-        If entries may be missing, the caller must have stored this fact in the member state before.
+        If entries may be missing, the caller must first store this fact in the member state. Otherwise the
+        next start could not detect that entries are missing.
         """
         self._end.begin(self._position)
 
     def mark_end(self) -> None:
-        """Store the journal's end; call this after each write, before the write is acknowledged."""
+        """Store the journal's end. Call this after each write and before its acknowledgement."""
         self._end.save(self._position)
 
     @property
@@ -320,7 +325,7 @@ class Journal:
     # ---- writing
 
     def append(self, ops: list[Op]) -> None:
-        """Write one frame; with ``sync``, the frame is durable on return.
+        """Write one frame. With ``sync``, the frame is durable when this method returns.
 
         Raises:
             StorageFull: The disk is full; nothing of the frame was kept.
@@ -348,7 +353,7 @@ class Journal:
         return StorageFull(error.errno, f"{self._directory}: {error.strerror}")
 
     def _cut(self, size: int) -> None:
-        """Cut the last segment to ``size`` bytes; the next frame begins there."""
+        """Cut the last segment to ``size`` bytes, so that the next frame begins there."""
         self._writing.truncate(size)
         self._size = self._room = size
 
@@ -366,7 +371,7 @@ class Journal:
         return self._room - self._size < ZEROS // 16 and self.wants_room
 
     def make_room(self) -> None:
-        """Write zeros after the frames durably; if the disk is full, write the next frames without zeros.
+        """Write zeros after the frames durably. On a full disk, write the next frames without zeros.
 
         Raises:
             OSError: The disk is broken; the process must end.
@@ -377,7 +382,7 @@ class Journal:
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
                 raise
-            # Free the space of the zeros: the disk is full, and other programs may need the space.
+            # Free the space of the zeros, because the disk is full and other programs may need the space.
             self._writing.truncate(start)
             self._no_room_before = self._size + ZEROS
         else:
@@ -385,7 +390,7 @@ class Journal:
             self._end.sync()
 
     def rotate(self) -> None:
-        """Begin a new segment, for entries after the snapshot that is made now.
+        """Begin a new segment for the entries after the snapshot that begins now.
 
         Raises:
             StorageFull: The disk is full; the old segment stays in use.

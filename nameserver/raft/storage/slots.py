@@ -1,6 +1,6 @@
-"""A small value that is replaced in place; it needs no new space, and survives an interrupted write.
+"""A small value that is replaced in place, so that it can change on a full disk.
 
-The file has two slots; each slot has blocks of its own::
+The value survives an interrupted write. The file has two slots, and no disk block belongs to both slots::
 
     crc        u32   CRC-32 of the fields that follow
     sequence   u64   number of the value
@@ -52,7 +52,7 @@ class Slots:
         replace_file(self._files, self._path, (slot, slot))
 
     def load(self) -> bytes:
-        """Open the file and return the newest value; first write it to both slots if they differ.
+        """Open the file, and return the newest value. If the slots differ, first make them equal.
 
         Raises:
             Damaged: The newest value cannot be read.

@@ -1,14 +1,14 @@
-"""The journal's thread, and a cheap method by which the event loop learns of finished writes.
+"""The journal's thread, and a fast method by which the event loop learns of finished writes.
 
-The thread makes every write and every sync, because the event loop must not block. On a frozen disk even a
+The thread makes every write and every sync, because the event loop must not block. On a hung disk even a
 write into the page cache blocks (also with RWF_NOWAIT, and also through the kernel's AIO).
 
 The thread reports a finished write through a descriptor that the event loop polls. If another event will wake
 the loop soon, the write is silent: the thread reports nothing, and the loop asks for finished writes.
 
-:meth:`Writer.steps` does the work. It is a generator that yields wherever it must wait; the code that runs
-the generator then waits. In a member, a thread runs it (:class:`WriterThread`). The simulator runs it on
-virtual time.
+:meth:`Writer.steps` does the work. It is a generator that yields wherever it must wait, and the code that
+runs the generator then waits. In a member, a thread runs the generator (:class:`WriterThread`). The simulator
+runs it on virtual time.
 """
 
 from __future__ import annotations
@@ -32,19 +32,18 @@ logger = logging.getLogger(__name__)
 #: Seconds between two attempts to write while the disk is full.
 FULL_RETRY_S: Final = 0.5
 
-#: An item of the queue: journal operations with the position that is durable after them, or a function to
-#: call, or None to end the thread.
+#: An item of the queue has one of three kinds: journal operations with the position that is durable after
+#: them, a function to call, or None to end the thread.
 Item: TypeAlias = tuple[int, list[Op]] | Callable[[], None] | None
-#: Values that :meth:`Writer.steps` yields to the code that runs it. NEXT_ITEM asks for the next item. DISK
-#: says that a call has just waited for the disk, so no further wait is needed. Any other value is a number of
-#: seconds to wait.
+#: Values that :meth:`Writer.steps` yields. NEXT_ITEM asks the caller for the next item. DISK says that the
+#: last call has already waited for the disk. Any other value is a number of seconds to wait.
 NEXT_ITEM: Final = None
 DISK: Final = 0.0
 Steps: TypeAlias = Generator[float | None, Item, None]
 
 
 class WriterThread(queue.SimpleQueue[Item]):
-    """A queue, and a thread that passes the queue's items to :meth:`Writer.steps`."""
+    """A queue with a thread that passes the queue's items to :meth:`Writer.steps`."""
 
     def __init__(self) -> None:
         self.closing = threading.Event()
@@ -55,7 +54,7 @@ class WriterThread(queue.SimpleQueue[Item]):
         self._thread.start()
 
     def close(self) -> None:
-        """Wait until all items are done, then end the thread."""
+        """Wait until the thread has handled all items and has ended."""
         self.closing.set()
         self.put(None)
         self._thread.join()
@@ -70,17 +69,17 @@ class WriterThread(queue.SimpleQueue[Item]):
 
 
 class Writer:
-    """Writes items to the journal in order; items that arrive during a sync share the next sync.
+    """Writer of the journal, in the order of its items. Items that arrive during a sync share the next sync.
 
     Args:
         done: Called on the thread with the position up to which the journal is durable, unless the write is
             silent.
-        failed: Called on the thread with the reason; the process must end.
+        failed: Called on the thread with the reason for a failure. The process must then end.
         times: Records the time of each write with its sync.
 
     Attributes:
-        handed: The last position that was handed over.
-        wrote_all: True if the writer has ended and has written everything that was handed over.
+        handed: The last position that :meth:`write` received.
+        wrote_all: True if the writer has ended and has written all items of its queue.
     """
 
     def __init__(
@@ -103,38 +102,38 @@ class Writer:
         self._thread.start(self.steps())
 
     def write(self, position: int, ops: list[Op], *, silent: bool = False) -> None:
-        """Hand operations to the thread, which writes them in order.
+        """Put operations into the thread's queue; the thread writes them in order.
 
         Args:
             position: Number that ``done`` reports, or :meth:`ask` returns, once the operations are durable.
-            silent: True if the caller will call :meth:`ask` soon anyway, so that ``done`` need not be called.
+            silent: True if the thread need not call ``done``, because the caller soon calls :meth:`ask`.
         """
         with self._lock:
-            # All unfinished writes share one flag. So do not silence this write while an earlier write must
-            # still call ``done``: the earlier write would become silent, too.
+            # All unfinished writes share one flag. While an earlier write must still call ``done``, this
+            # write must not set the flag, because the earlier write would become silent, too.
             self._silent = silent and (self._silent or self.handed == self._written)
             self.handed = position
         self._thread.put((position, ops))
 
     def ask(self) -> int:
-        """Return the position up to which the journal is durable; the event loop calls this method.
+        """Return the position up to which the journal is durable. The event loop calls this method.
 
-        For writes that are not finished yet, the thread will call ``done``.
+        For all unfinished writes, the thread will call ``done``.
         """
         with self._lock:
             self._silent = False
             return self._written
 
     def trim(self, index: int) -> None:
-        """Delete the journal up to ``index``, because a snapshot covers these entries."""
+        """Delete the journal's entries up to ``index``, because a snapshot covers them."""
         self._thread.put(lambda: self._journal.trim(index))
 
     def rotate(self) -> None:
-        """Begin a new segment after all items that were handed over before."""
+        """Begin a new segment of the journal after the items that are already in the queue."""
         self._thread.put(self._rotate)
 
     def close(self) -> None:
-        """Wait until all queued items are written, then end the thread."""
+        """Wait until all queued items are written and the thread has ended."""
         self._thread.close()
 
     # ---- on the thread
@@ -151,8 +150,8 @@ class Writer:
                         ops = ops + more
                     if not (yield from self._append(ops)):
                         return
-                    # Store the journal's end before the frame is acknowledged. Otherwise, after a kill
-                    # between the two, nobody could notice later that an acknowledged frame is missing.
+                    # Store the journal's end before the acknowledgement. If the process were killed after an
+                    # acknowledgement without a stored end, a later loss of this frame would be invisible.
                     self._journal.mark_end()
                     self._tell(position)
                 else:
@@ -163,7 +162,7 @@ class Writer:
                     item = yield from self._take()
             self.wrote_all = True
         except OSError as error:
-            # End the process: after a failed sync nobody knows which data the disk has (rule 9 of
+            # End the process, because after a failed sync the data on the disk is unknown (rule 9 of
             # docs/raft-rules.md).
             self._failed(f"journal: {error.strerror or error}")
         except Exception as error:
@@ -177,7 +176,7 @@ class Writer:
             logger.error("journal full: %s; the segment goes on", error.strerror)
 
     def _take(self) -> Generator[float | None, Item, Item]:
-        """Return the next item; before that, write zeros if the queue is empty or few zeros are left."""
+        """Write zeros if the queue is empty or few zeros are left, and then return the next item."""
         if self._journal.wants_room and (self._thread.empty() or self._journal.out_of_room):
             self._journal.make_room()
             yield DISK
@@ -186,7 +185,7 @@ class Writer:
     def _next(self) -> Item:
         """Return the next item without waiting, or ``_nothing`` if the queue is empty.
 
-        No other thread takes items from the queue.
+        The test for an empty queue is reliable, because no other thread takes items from the queue.
         """
         return _nothing if self._thread.empty() else self._thread.get_nowait()
 
@@ -222,4 +221,4 @@ class Writer:
 
 
 def _nothing() -> None:
-    """Do nothing; this function stands for an empty queue."""
+    """Do nothing. As an item, this function stands for an empty queue."""

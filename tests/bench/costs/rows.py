@@ -1,4 +1,7 @@
-"""Invented measurements with known unit costs. They test the computation of unit costs from measurements."""
+"""Invented measurements that follow from known unit costs.
+
+Tests compute unit costs from these measurements and compare the results with the known costs.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """``mqbench advise`` prints products and totals that follow from the printed factors.
 
-Its text also names the limits: sizes that were not measured, and assumptions that decide the result.
+Its text also names sizes that were not measured, and assumptions that decide the result.
 """
 
 from __future__ import annotations

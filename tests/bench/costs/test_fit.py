@@ -81,8 +81,8 @@ def test_a_quantity_that_was_not_counted_is_left_out_and_nothing_is_predicted_of
 def test_the_two_mixtures_differ_in_their_proportions() -> None:
     """Check the two mixtures, which are runs with brokers, topics, clients and events together.
 
-    One mixture has many topics, and the other one has many clients. Both have as many brokers as the plan's
-    base case. So an answer to a lookup is as long as in the runs that vary only topics or clients.
+    One mixture has many topics, and the other mixture has many clients. Both have as many brokers as the
+    plan's base case. So an answer to a lookup is as long as in the runs that vary only topics or clients.
     """
     first, second = FULL.mixtures
     assert first.brokers == second.brokers == FULL.base.brokers

@@ -38,7 +38,7 @@ def event(kind: int = 3) -> bytes:
 
 
 def created(request: bytes) -> tuple[str, bytes, bool]:
-    """Decode a create request; return the path, the data, and True if the node is ephemeral."""
+    """Decode a create request, and return the path, the data, and True if the node is ephemeral."""
     size, _, kind = struct.unpack_from(">iii", request)
     assert (len(request), kind) == (4 + size, CREATE)
     at, parts = 12, []

@@ -58,8 +58,8 @@ def test_missed_and_reached_targets_are_told_apart() -> None:
     ]
     assert [line.split()[0] for line in targets(samples)] == [
         "MISSED",  # p50 latency of an acknowledgement
-        "reached",  # writes/s: more than ZooKeeper
-        "MISSED",  # writes/s: twice as many as ZooKeeper
+        "reached",  # more writes/s than ZooKeeper
+        "MISSED",  # twice as many writes/s as ZooKeeper
         "reached",  # latency until a change is visible
         "reached",  # median time of a failover
         "MISSED",  # longest time of a failover

@@ -1,6 +1,6 @@
-"""The raft benchmark works with real systems.
+"""The raft benchmark works with real RouteKeeper and ZooKeeper servers.
 
-They accept the requests that the benchmark encodes itself, and they replace a stopped leader.
+The servers accept the requests that the benchmark encodes itself, and they replace a stopped leader.
 """
 
 import json
@@ -20,8 +20,8 @@ from routekeeper.bench.wires.brokers import nodes
 pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(300)]
 BROKERS = 4
 TOPICS = 2
-#: Election timeout in ms. It is long: a busy machine may delay the leader's heartbeats, and a shorter timeout
-#: would then cause elections.
+#: Election timeout in ms. It is long, because a busy machine may delay the leader's heartbeats. A shorter
+#: timeout would then cause elections.
 ELECTION_MS = 3000
 LEASE_S = 6
 

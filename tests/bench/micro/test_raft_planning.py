@@ -17,7 +17,8 @@ def test_equal_timers_are_noticed_alike() -> None:
     assert timers.election_ms is not None
     assert timers.borne_ms("routekeeper-fsync") == (600, 1200)
     borne, same = timers.borne_ms("zookeeper")
-    # In raft mode, each of two followers draws a timeout from T to 2T. The shorter one is 4/3 T on average.
+    # In raft mode, each of two followers draws a timeout from T to 2T. The shorter timeout is 4/3 T on
+    # average.
     assert borne == same == timers.election_ms * 4 / 3
     # ZooKeeper's leader sends a ping every half tick. RouteKeeper's leader sends six heartbeats per election
     # timeout.

@@ -94,8 +94,8 @@ def reply(xid: int, *errors: int) -> bytes:
     ("errors", "error"),
     [
         ((), None),
-        # error -110: an earlier attempt has created the node; -2: after an error, the server skips later
-        # nodes
+        # Error -110 means that an earlier attempt has created the node. Error -2 means that the server
+        # skipped a node after an error.
         ((-110, -2), None),
         ((0, -101), "error -101"),
         ((-112, -2), "error -112"),
@@ -150,7 +150,7 @@ def test_percentiles_count_the_queries_that_a_stalled_client_did_not_send() -> N
     assert found["wait_ms_p50"] == pytest.approx(0.5)
     # A client should send a query every 2 ms. So a client that waits 200 ms counts as 100 queries, which wait
     # 200, 198, ... ms. A wait of 100 ms counts as 50 queries. The 99th percentile of all 1,148 queries is the
-    # 12th longest one.
+    # 12th longest time.
     assert found["wait_ms_p99"] == pytest.approx(200 - 2 * 11)
 
 

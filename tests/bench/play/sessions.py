@@ -43,7 +43,7 @@ class Session:
 
     Attributes:
         addr: ``host:port`` of the playground's page.
-        said: Text that the process wrote to stderr; empty until the process has ended.
+        said: Text that the process wrote to stderr. It is empty until the process has ended.
     """
 
     def __init__(self, *words: str, out: Path, environment: Mapping[str, str] | None = None) -> None:
@@ -54,8 +54,8 @@ class Session:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            # All processes get the test's folder as TMPDIR, so their command lines contain this path. The
-            # test finds processes that still run by this path.
+            # All processes get the test's folder as TMPDIR. Their command lines name files in this folder, so
+            # the test can find processes that still run.
             env={**os.environ, "TMPDIR": str(out), **(environment or {})},
         )
         assert self.process.stdout is not None
@@ -72,7 +72,7 @@ class Session:
         return os.pread(file, os.fstat(file).st_size, 0).decode()
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal and wait until the process has ended; return its exit code."""
+        """Send a signal and wait until the process has ended, and return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         code = self.process.wait(STARTED_S)
@@ -92,7 +92,8 @@ class Session:
     def ask(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, bytes]:
-        # The timeout is long: if a request changes timers, the server restarts all designs before it answers.
+        # The timeout is long, because a request for other timers is answered only after all designs have
+        # restarted.
         connection = http.client.HTTPConnection(self.addr, timeout=STARTED_S)
         try:
             connection.request(method, path, body, dict(headers or {}))
@@ -116,7 +117,7 @@ class Session:
 
     @contextlib.contextmanager
     def events(self, last: str | None = None) -> Iterator[Iterator[tuple[str, str, Any]]]:
-        """Open the page's stream of server-sent events; yield an iterator over (event, id, data)."""
+        """Open the page's stream of server-sent events, and yield an iterator over (event, id, data)."""
         connection = http.client.HTTPConnection(self.addr, timeout=60)
         connection.request("GET", "/v1/events", headers={} if last is None else {"Last-Event-ID": last})
         reply = connection.getresponse()
@@ -143,7 +144,7 @@ class Session:
         return next(each for each in self.state().designs if each.name == name)
 
     def await_started(self) -> State:
-        """Wait until every design is whole (see :func:`is_whole`); older observations do not count."""
+        """Wait until observations after this call show every design whole (see :func:`is_whole`)."""
         since_ms = self.state().at_ms
         lacks: list[str] = []
 
@@ -165,10 +166,10 @@ class Session:
     def shows(
         self, name: str, condition: Callable[[Design], T], what: str, *, within_s: float = STARTED_S
     ) -> T:
-        """Wait until a condition holds for the state of a design that the page shows; return its result.
+        """Wait until a condition is true for the shown state of a design, and return the condition's result.
 
         Args:
-            condition: Function of the design's state; its first true result is returned.
+            condition: Function of the design's state. Its first true result is returned.
         """
         return wait_until(lambda: condition(self.design(name)), what, within_s=within_s, every_s=0.05)
 
@@ -184,7 +185,7 @@ def is_whole(design: Design, *, since_ms: int = 0) -> bool:
 
 
 def lacking(design: Design, since_ms: int = 0) -> list[str]:
-    """Return the reasons why a design is not whole (see :func:`is_whole`): a text per process or link."""
+    """Return a text for each process or link that keeps a design from being whole (see :func:`is_whole`)."""
     if design.phase != "running":
         return [f"it is {design.phase}"]
     lacks = [f"{each.name} is {each.life}" for each in design.brokers if each.life != "up"]
@@ -223,7 +224,7 @@ def link(design: Design, dialler: str, acceptor: str) -> Link:
 
 @contextlib.contextmanager
 def session(*words: str, out: Path, environment: Mapping[str, str] | None = None) -> Iterator[Session]:
-    """Run a playground; at the end, stop the playground and all processes that it started."""
+    """Run a playground. At the end, stop the playground and all processes that it started."""
     made = Session(*words, out=out, environment=environment)
     try:
         yield made
@@ -236,12 +237,12 @@ def session(*words: str, out: Path, environment: Mapping[str, str] | None = None
 
 
 def mend(played: Session) -> None:
-    """Heal all links and start all stopped processes; then wait until every design is whole.
+    """Heal all links and start all stopped processes, and then wait until every design is whole.
 
     Do nothing if every design is whole (see :func:`is_whole`).
     """
-    # This state shows every fault that a test has caused: the playground answers a command only after the
-    # state shows the command's fault.
+    # This state shows every fault that a test has caused, because the playground answers a command only after
+    # the state shows the command's fault.
     if all(map(is_whole, played.state().designs)):
         return
     played.do(Order(do="heal"))
@@ -254,7 +255,7 @@ def mend(played: Session) -> None:
 
 
 def at_once(folder: Path) -> int:
-    """Rewrite a saved session so that all its changes happen at its start; return the last change's id.
+    """Rewrite a saved session so that all its changes happen at its start, and return the last change's id.
 
     A page that replays the session then shows the last state at once.
     """
@@ -267,6 +268,6 @@ def at_once(folder: Path) -> int:
 
 
 def ended(pids: list[psutil.Process], within_s: float = 20.0) -> list[psutil.Process]:
-    """Wait at most `within_s` seconds until processes have ended; return the processes that still run."""
+    """Wait at most `within_s` seconds until processes have ended, and return the processes that still run."""
     deadline = time.monotonic() + within_s
     return psutil.wait_procs(pids, timeout=max(0.0, deadline - time.monotonic()))[1]

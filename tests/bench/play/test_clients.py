@@ -23,7 +23,7 @@ CLIENTS = [sys.executable, "-m", "routekeeper.bench.play.clients"]
 
 
 def config_of(names: list[str], folder: Path) -> Path:
-    """Write a settings file for clients whose nameserver does not run; return the file's path."""
+    """Write a settings file for clients whose nameserver does not run, and return the file's path."""
     config = ClientsConfig(
         arm=ArmConfig(
             kind="remoting",

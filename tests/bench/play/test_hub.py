@@ -1,7 +1,7 @@
 """A page that watches a playground first gets the whole state, or all changes that it missed.
 
-The class Hub sends events to the pages. It ends the stream of a page that does not read its events, so that
-it never stores many events.
+The class Hub sends events to the pages. It ends the stream of a page that does not read, because it would
+otherwise have to store all events for this page.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The playground accepts valid commands, refuses all others, and applies each one to the right process.
+"""The playground accepts valid commands, applies each to the right process, and refuses invalid commands.
 
 Commands are, for example, kill and cut.
 """

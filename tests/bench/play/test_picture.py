@@ -1,4 +1,4 @@
-"""The playground's log is complete: its first state plus all its changes give the present state."""
+"""The first state in the playground's log, plus all changes in the log, gives the present state."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def verdict(stand: Stand, client: int = 0) -> str | None:
 
 
 def test_an_answer_is_judged_by_a_look_that_comes_after_it() -> None:
-    """Let a broker die; before the next observation, a client gets an answer that lists the broker."""
+    """Let a broker die between two observations, and let a client get an answer that still lists it."""
     stand = Stand()
     stand.look()
     stand.answer([0, 1, 2], at_ms=150)

@@ -1,4 +1,4 @@
-"""Helpers for tests of the playground's page: a browser shows the page of a real playground."""
+"""Helpers for tests that open the page of a real playground in a browser."""
 
 from __future__ import annotations
 
@@ -28,13 +28,16 @@ class Shown:
         self.see(".cl-client")
 
     def see(self, selector: str) -> Locator:
-        """Wait until an element that matches the selector is visible; return it."""
+        """Wait until an element that matches the selector is visible, and return it."""
         found = self.page.locator(selector).first
         found.wait_for()
         return found
 
     def node(self, name: str, design: str = "independent", state: str | None = None) -> str:
-        """Return a selector that matches a process in a design's drawing, only in `state` if it is given."""
+        """Return a selector that matches a process in a design's drawing.
+
+        If `state` is given, the selector matches only while the drawing shows the process in this state.
+        """
         shown = "" if state is None else f'[data-state="{state}"]'
         return f'[data-design="{design}"] [data-id="{name}"]{shown}'
 
@@ -52,7 +55,7 @@ class Shown:
         self.page.evaluate(f"async () => {{ await {frame}; await {frame}; }}")
 
     def there(self, selector: str) -> None:
-        """Wait until an element is in the page, visible or not: a line in a drawing has no visible area."""
+        """Wait until an element is in the page, even if it has no visible area, like a line in a drawing."""
         self.page.locator(selector).first.wait_for(state="attached")
 
     def press(self, of: str, do: str, **choices: str) -> None:
@@ -78,7 +81,10 @@ class Shown:
 
 @contextlib.contextmanager
 def shown(opened: Browser, at: Session | str, *, width: int = 1280, dark: bool = False) -> Iterator[Shown]:
-    """Open the page of a playground; at the end check that the page had no error and used no other host."""
+    """Open the page of a playground.
+
+    At the end, check that the page logged no error and sent no request to another host.
+    """
     addr = at if isinstance(at, str) else at.addr
     with page_of(opened, width=width, dark=dark) as (page, errors):
         seen = Shown(page, errors, addr)

@@ -56,7 +56,8 @@ def again(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
         written.fault(FAULT_MS + 10, "kill", "nameserver-0"),
         client(FAULT_MS + 200, "none"),
         client(FAULT_MS + 500, "right"),
-        client(END_MS, "stale", "client-3"),  # sets the session's end; the time strip has no mark for it
+        # This change sets the session's end. The time strip has no mark for it.
+        client(END_MS, "stale", "client-3"),
     ]
     changes.sort(key=lambda change: change.at_ms)
     out: Path = tmp_path_factory.mktemp("again")
@@ -91,7 +92,7 @@ def test_a_step_to_the_event_before_or_after_moves_the_head_visibly(opened: Brow
         for _ in range(3):
             page.page.click("#earlier")
             heads.append(head_of(page))
-        # All events are close to one of three instants. Each step must move the head to another one of these
+        # All events are close to one of three instants. Each step must move the head to another of these
         # instants.
         assert all(one - other >= MOVED_MIN for one, other in pairwise(heads)), heads
         page.page.click("#earlier")

@@ -1,4 +1,4 @@
-"""Planted servers whose answers go backwards: an answer is older than an earlier answer of the server.
+"""Planted servers that give answers older than their earlier answers ("answers that go backwards").
 
 :func:`by_hand` counts such answers from the raw events, without any code of the report. It gets the true
 order from the harness's log of changes, broker deaths and process starts.
@@ -40,9 +40,10 @@ def seen(run: PlantedRun, index: int, *versions: tuple[float, int]) -> None:
 
 
 def healed_partition(root: Path) -> None:
-    """Write a run in which two servers show the old version 3 after a partition, for 0.4 s and for 0.1 s.
+    """Write the events of a run in which two servers show the old version 3 after a partition.
 
-    Before that, server 0 had shown version 5 and server 1 had shown version 4. So both servers go backwards.
+    Server 0 shows version 3 for 0.4 s, and server 1 for 0.1 s. Before the partition, server 0 had shown
+    version 5, and server 1 had shown version 4. So both servers go backwards.
     """
     with a_run(root, "backwards", healed=10.0) as run:
         for version in range(1, 6):
@@ -53,7 +54,7 @@ def healed_partition(root: Path) -> None:
 
 
 def two_falls_and_one_climb(root: Path) -> None:
-    """Write a run in which a server shows versions 5, 3, 4 and 2, is silent for a time, and then shows 5.
+    """Write the events of a run in which a server shows versions 5, 3, 4 and 2, nothing, and then 5.
 
     Two answers go backwards: 3 after 5, and 2 after 4. Answers are older than version 5 from 6 s until the
     last answer before the silence, at 8.48 s.
@@ -67,7 +68,7 @@ def two_falls_and_one_climb(root: Path) -> None:
 
 
 def restarted_empty(root: Path) -> None:
-    """Write a run in which a server is killed at 6 s, and a new process of the server starts at 6.5 s.
+    """Write the events of a run in which a server is killed at 6 s, and a new process starts at 6.5 s.
 
     The new process knows no topic at first, then version 4, then version 5. A new process may know less than
     the killed process, so no answer counts as backwards.
@@ -87,7 +88,7 @@ def restarted_empty(root: Path) -> None:
 
 
 def broker_set_back(root: Path) -> None:
-    """Write a run in which a broker repeats old versions: version 2 at 6 s and version 3 at 8 s.
+    """Write the events of a run in which a broker repeats version 2 at 6 s and version 3 at 8 s.
 
     The servers only repeat the broker's versions, so no answer counts as backwards.
     """
@@ -99,10 +100,12 @@ def broker_set_back(root: Path) -> None:
 
 
 def broker_came_back_to_life(root: Path) -> None:
-    """Write a run in which a broker is dead from 5 to 12 s. Servers drop the broker and list it again.
+    """Write the events of a run in which a broker is dead from 5 to 12 s.
 
-    Only server 0's answers go backwards: it drops the broker at 6 s and lists the dead broker again from 8 to
-    8.5 s.
+    Servers drop the broker and list it again.
+
+    Only server 0's answers go backwards. Server 0 drops the broker at 6 s and lists the dead broker again
+    from 8 to 8.5 s.
 
     - Server 1 lists the broker again when the broker's new process has started.
     - Server 2 lacks the broker for a time before the broker dies.
@@ -144,8 +147,8 @@ def next_scenario(root: Path) -> None:
         run.fault(14.0, 18.0, case="1-2", since=12.0, targets=["nameserver-0"])
         run.change("t", 6, 9.4, 9.41)
         run.view(9.5, index=0, unseen=9.48, version=6)
-        # The files of each scenario begin with the last route list of the scenario before. Here this is
-        # version 5, although the server has shown version 6 since then.
+        # The files of a scenario begin with the last route list that was recorded in the scenario before.
+        # This list has version 5, because the server showed version 6 only between the two scenarios.
         run.view(10.0, index=0, version=5)
         run.view(11.0, index=0, unseen=10.98, version=4)
         run.view(11.3, index=0, unseen=11.28, version=6)
@@ -154,7 +157,7 @@ def next_scenario(root: Path) -> None:
 
 
 def unknown_processes(root: Path) -> None:
-    """Write a run whose servers the harness did not start.
+    """Write the events of a run whose servers the harness did not start.
 
     In this run, no event shows whether a server's process was replaced.
     """
@@ -186,8 +189,11 @@ COUNTED: Final[dict[str, Counted]] = {
 def by_hand(folders: list[Path]) -> Counted:
     """Count the answers of one cluster that went backwards, from raw events only.
 
-    The function sorts the events, and then checks one answer after the other. Return the number of such
-    answers, and the longest time in s for which a server gave older answers.
+    The function sorts the events, and then checks one answer after the other.
+
+    Returns:
+        The number of answers that went backwards, and the longest time in s for which a server gave older
+        answers.
     """
 
     def rows(kind: str) -> list[Any]:

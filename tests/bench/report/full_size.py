@@ -123,7 +123,7 @@ def widest(gold: Gold) -> Gold:
 
 
 def longest_page(gold: Gold, folder: Path) -> Path:
-    """Write the report page with the longest text in each table cell; return its file."""
+    """Write the report page with the longest text in each table cell, and return its file."""
     long = widest(gold)
     file = folder / "page.html"
     file.write_text(page(long, measures.values(long)))

@@ -1,6 +1,6 @@
 """A headless browser that tests control with the devtools protocol.
 
-The protocol runs over a pipe: each message is JSON text that ends with a NUL byte.
+The protocol runs over a pipe. Each message is JSON text that ends with a NUL byte.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KEYS: Final = {
 
 
 class Tab:
-    """A browser tab, as a context manager; each tab has its own browser process."""
+    """A browser tab, as a context manager. Each tab has its own browser process."""
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
@@ -69,7 +69,7 @@ class Tab:
         self._process.wait(ANSWER_MAX_S)
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """Call a method of the protocol; return its result."""
+        """Call a method of the browser's debugging protocol, and return its result."""
         assert self._process.stdin is not None
         self._number += 1
         asked = {"id": self._number, "method": method, "params": params, **self._session}
@@ -83,7 +83,7 @@ class Tab:
         return result
 
     def open(self, page: Path, *, width: int, dark: bool = False) -> None:
-        """Load a page on a screen of this width in pixels; return when the page is loaded."""
+        """Load a page on a screen of this width in pixels, and return when the page is loaded."""
         size = {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -106,7 +106,7 @@ class Tab:
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, **KEYS[key])
 
     def _next(self, wanted: str) -> dict[str, Any]:
-        """Return the browser's next message; if it reports that a page is loaded, remember the page."""
+        """Return the browser's next message. If it reports that a page is loaded, remember the page."""
         assert self._process.stdout is not None
         deadline = time.monotonic() + ANSWER_MAX_S
         while b"\0" not in self._read:
@@ -127,7 +127,7 @@ OPEN_FOLDS: Final = "document.querySelectorAll('details').forEach(each => { each
 
 
 def scroll_width(tab: Tab, file: Path, width: int) -> int:
-    """Return the width in pixels that the page needs with all its folds open.
+    """Return the width in pixels that the page needs when all its ``<details>`` elements are open.
 
     Args:
         width: Width of the screen in pixels.

@@ -19,12 +19,12 @@ OF_SIDE_B: Final = "sim-101-changing"
 
 
 def tenths(begin: float, end: float) -> list[float]:
-    """Split a time span in s into tenths of a second; return the middle instant of each tenth."""
+    """Split a time span in s into tenths of a second, and return the middle instant of each tenth."""
     return [begin + 0.05 + 0.1 * number for number in range(round((end - begin) * 10))]
 
 
 def parted(root: Path) -> None:
-    """Write a run with a partition from 5 to 10 s.
+    """Write the events of a run with a partition from 5 to 10 s.
 
     The partition separates side a, nameserver 0 and broker 0 from everything else.
 
@@ -60,10 +60,11 @@ def parted(root: Path) -> None:
 
 
 def lost_again(root: Path) -> None:
-    """Write a run with two faults. Only during the first fault, clients of side b cannot reach broker 0.
+    """Write the events of a run with two faults.
 
-    Broker 0 is listed again 1 s after the first fault has ended. In the second fault, answers to side b lack
-    broker 0 for 2 s, although side b can reach every broker.
+    Only during the first fault, clients of side b cannot reach broker 0. Broker 0 is listed again 1 s after
+    the first fault has ended. In the second fault, answers to side b lack broker 0 for 2 s, although side b
+    can reach every broker.
     """
     with PlantedRun(root, scenario="lost-again") as run:
         run.fault(3.0, 9.0, case="1-2", healed=6.0, cut=CUT, targets=["nameserver-0"], since=1.0)
@@ -74,7 +75,7 @@ def lost_again(root: Path) -> None:
 
 
 def two_kinds_of_disagreement(root: Path) -> None:
-    """Write a run in which the answers of two nameservers differ.
+    """Write the events of a run in which the answers of two nameservers differ.
 
     From 6 to 7.5 s, one answer lacks a broker. From 6 to 9 s, the numbers of queues differ.
     """
@@ -93,9 +94,9 @@ def two_kinds_of_disagreement(root: Path) -> None:
 
 
 def servers_without_an_answer(root: Path) -> None:
-    """Write a run in which one nameserver is silent, and one refuses look-ups of two topics.
+    """Write the events of a run in which one nameserver is silent, and another one refuses look-ups.
 
-    At least one server gives no answer from 6 to 9.5 s.
+    The refused look-ups are of two topics. At least one server gives no answer from 6 to 9.5 s.
     """
     with PlantedRun(root, scenario="no-answer") as run:
         run.fault(5.0, 15.0, case="1-2", healed=9.0, cut=CUT, targets=["nameserver-0"])

@@ -1,6 +1,7 @@
 """The report's statistics give exact results in small cases, and keep their promised error rates.
 
-The error rates are checked on difficult distributions: skewed ones, heavy tails, and one without a mean.
+The error rates are checked on difficult distributions: skewed, with heavy tails, with two humps, and without
+a mean.
 """
 
 import math
@@ -139,10 +140,10 @@ def test_recovery_is_taken_apart_by_two_divisors() -> None:
 @pytest.mark.parametrize(
     ("measured", "fixed", "scaled"),
     [
-        # With divisor 10 the timers are longer than with 60, but the time is shorter: no part depends on
-        # timers.
+        # With divisor 10 the timers are longer than with divisor 60, but the recovery is faster. So no part
+        # of the recovery time depends on the timers.
         ({60.0: 0.3, 10.0: 0.1}, 0.2, 0.0),
-        # The time grows more than the timers, so no part is independent of timers.
+        # The recovery time grows more than the timers, so no part of the time is independent of the timers.
         ({60.0: 0.1, 10.0: 1.2}, 0.0, (0.1 / 60 + 1.2 / 10) / (1 / 3600 + 1 / 100)),
         ({60.0: 0.5, 10.0: 0.5}, 0.5, 0.0),
     ],
@@ -152,7 +153,7 @@ def test_no_part_of_a_recovery_takes_less_than_no_time(
 ) -> None:
     """Check that neither part of a recovery time is negative, and that their sum is the predicted time.
 
-    One part does not depend on the timers; the other part is proportional to the timers.
+    One part does not depend on the timers, and the second part is proportional to the timers.
     """
     found = split(measured)
     assert found is not None
@@ -178,11 +179,12 @@ REQUESTS = 100
 
 
 def experiments(draw: Draw, blocks: int, lines: int, *, times: int, effect: float) -> NDArray[np.float64]:
-    """Simulate experiments; return the difference between two arms in each round.
+    """Simulate experiments, and return the difference between two arms in each round.
 
     The result has the shape (times, lines, blocks). In each round, each arm runs once. The value of a run is
-    the median of its requests, plus two random disturbances: one of the machine, which both runs of a round
-    share, and one of the run. Disturbances and requests come from the same distribution.
+    the median of its requests, plus two random disturbances. Both runs of a round share the disturbance of
+    the machine, and each run has another disturbance of its own. Disturbances and requests come from the same
+    distribution.
 
     Args:
         blocks: Number of rounds in an experiment.
@@ -217,12 +219,12 @@ def test_interval_holds_the_truth_as_often_as_promised(name: str, blocks: int, p
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_same_arm_twice_gets_a_false_verdict_in_at_most_three_of_a_hundred_reports(name: str) -> None:
     found = experiments(DISTRIBUTIONS[name], 10, PRIMARY_MAX, times=1000, effect=0.0)
-    # margin 0.0: the smallest difference between the arms already counts as a difference
+    # With margin 0.0, even the smallest difference between the arms counts as a difference.
     strict = Line(measure="any", arms=("raft", "raft"), series="equal", margin=0.0)
     false = sum(
         any(judge(estimate(list(line)), strict) in ("better", "worse") for line in report) for report in found
     )
-    # more than 0: a procedure that never reports a difference would be useless
+    # The share must be above 0, because a procedure that never reports a difference would be useless.
     assert 0 < false / len(found) <= 0.03
 
 

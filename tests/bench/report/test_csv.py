@@ -1,4 +1,4 @@
-"""In CSV tables, text from a server stays text: a spreadsheet does not run it as a formula."""
+"""In CSV tables, text from a server stays text, so that a spreadsheet does not run it as a formula."""
 
 from __future__ import annotations
 

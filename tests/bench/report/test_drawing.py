@@ -1,4 +1,4 @@
-"""The page's charts show the right data: tests read times, runs and medians from the charts' SVG."""
+"""The charts of the report page show the right times, runs and medians, which tests read from the SVG."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def three_runs() -> dict[str, list[Bin]]:
 def test_line_stands_where_its_requests_were_due_and_gaps_stay_gaps() -> None:
     drawn = drawing.timeline("raft", three_runs(), from_s=-1, until_s=3, healed_s=2, what="Look-ups")
     first, second, _ = (points(path) for path in drawn.runs)
-    # the fault is at x = 0; each time bin has width 1, and its point is drawn at the middle of the bin
+    # The fault is at x = 0. Each time bin has width 1, and its point is drawn at the middle of the bin.
     assert [x for x, _ in second] == [place + 0.5 for place in range(-10, 30)]
     assert [y for x, y in second if x < 0] == pytest.approx([height(5.0)] * 10, abs=ROUNDED)
     assert [y for x, y in second if x > 0] == pytest.approx([height(50.0)] * 30, abs=ROUNDED)
@@ -104,7 +104,7 @@ def test_panels_of_a_page_are_aligned_at_the_fault_with_every_run_faint_and_the_
 ) -> None:
     gold = gold_of(tmp_path, {"independent": 100, "raft": 100, "zookeeper": 100})
     slow = {"independent": 1.0, "raft": 20.0, "zookeeper": 300.0}
-    # number of each arm's first time bin; bin 0 begins at the fault
+    # Number of each arm's first time bin. Bin 0 begins at the fault.
     first = {"independent": -4, "raft": -9, "zookeeper": -1}
     drawn = [
         row

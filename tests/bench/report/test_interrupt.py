@@ -31,7 +31,7 @@ def jvms(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
 def test_interrupted_while_spark_starts_the_report_leaves_nothing_behind(
     tmp_path: Path,
 ) -> None:
-    """Check that the report ends its JVM: a JVM that has just started would not notice the report's end."""
+    """Check that the report ends its JVM. A JVM that has just started does not notice the report's end."""
     with PlantedRun(tmp_path, scenario="quiet") as run:
         run.op("lookup", 1.0, 0.001)
     command = [sys.executable, "-m", "routekeeper.bench", "report", str(tmp_path), "--out", f"{tmp_path}/out"]

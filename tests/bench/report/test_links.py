@@ -1,4 +1,4 @@
-"""Each link from the report page into another page of its folder leads to a place that exists there."""
+"""Each link from the report page to another page in its folder names an id that the other page has."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def gold_of(root: Path, served: dict[Arm, int]) -> Gold:
 
 
 def test_changes_count_as_visible_only_while_the_harness_reads_the_servers(tmp_path: Path) -> None:
-    """Check that servers' times in the scenario "quiet" do not count: nothing reads the servers there."""
+    """Check that times at servers do not count in the scenario "quiet", where nothing reads the servers."""
     before_faults = a_source(tmp_path, "raft", 1)
     quiet = dataclasses.replace(before_faults, run="b/equal/quiet/1/raft", scenario="quiet")
     gold = Gold(sources=[before_faults, quiet])
@@ -184,8 +184,8 @@ def test_c7_a_fifth_of_a_mebibyte_is_no_recommendation() -> None:
         ([2.05, 1.97, 2.0, 2.06, 1.94, 2.03], True),  # all times are close to 2 s, the length of the fault
         ([2.05, 1.97, 2.0, 2.06, 1.94, 2.2], False),  # the time of one round is not close to 2 s
         ([19.3] * 6, True),  # close to 20 s, the length of the scenario
-        # Close to 20 ms, the interval at which observers send queries. But observers do not measure this
-        # value, so the plan did not set it.
+        # These values are close to 20 ms, the interval at which observers send queries. But observers do not
+        # measure these values, so the plan did not set them.
         ([0.0203] * 6, False),
         ([0.6, 0.5, 0.7, 0.4, 0.6, 0.5], False),
         ([0.0] * 6, False),
@@ -236,7 +236,7 @@ def test_t7_a_margin_below_what_the_measure_can_show_concludes_nothing() -> None
 
 
 def test_c7_one_clear_figure_is_not_outvoted_by_many_small_ones() -> None:
-    """Check claim (b) with three figures: one design is a little better in two, the other much better in one.
+    """Check a claim: independent is a little better in two figures, and raft is much better in a third.
 
     The two small differences are below their margins and do not count.
     """
@@ -268,9 +268,9 @@ def test_tests_that_are_named_here_as_being_elsewhere_exist() -> None:
 
 @pytest.mark.parametrize("name", ["compare", "full"])
 def test_c8_what_the_claims_rest_on_is_done_by_the_plan(name: str) -> None:
-    """Check that the plan contains the faults of the claims: brokers die, and a nameserver restarts empty.
+    """Check that the plan contains the faults that the claims need, and clients that notice the faults.
 
-    The plan must also contain new clients, which query the restarted nameserver.
+    Brokers must die, and a nameserver must restart empty. New clients must query the restarted nameserver.
     """
     plan = load_plan(name)
     done: set[tuple[str, str | None]] = {
@@ -312,9 +312,9 @@ def test_broker_that_is_cut_off_from_one_nameserver_is_not_told_as_dead(
 
 
 def test_c9_recovery_is_fixed_and_scaled_part_and_told_for_the_defaults() -> None:
-    """Check a recovery of two parts: 0.3 s with any timers, and a lease of 5 s with RocketMQ's own timers.
+    """Check a recovery that takes 0.3 s plus a lease, which lasts 5 s with RocketMQ's own timers.
 
-    It takes 0.8 s with timers divided by 10, and 5.3 s with RocketMQ's own timers.
+    The recovery takes 0.8 s with timers divided by 10, and 5.3 s with RocketMQ's own timers.
     """
     at_ten = Place("equal", "broker-dies", "kill", "left_by_clients_s")
     at_one = Place("equal-undivided", "broker-dies", "kill", "left_by_clients_s")
@@ -330,10 +330,10 @@ TIMERS: Final = {"equal": 60.0, "equal-tenth": 10.0, "equal-undivided": 1.0}
 
 
 def test_c9_difference_that_chance_may_explain_is_not_multiplied() -> None:
-    """Recovery times are measured with two divisors of the timers.
+    """Check recovery times with two divisors of the timers, whose difference may be chance.
 
     The medians of the two divisors differ (1.02 s, 1.26 s), but the ranges of their rounds overlap. So the
-    report must count the whole time as fixed.
+    report must count the whole time as independent of the timers.
     """
     at = {"equal": [0.83, 1.02, 1.28], "equal-tenth": [0.82, 1.26, 1.27]}
     values: Values = {}
@@ -347,7 +347,7 @@ def test_c9_difference_that_chance_may_explain_is_not_multiplied() -> None:
 
 
 def of_timers(measure: str, **series: float) -> Values:
-    """Return one arm's recovery times in several series; each keyword is a series' name without "equal-"."""
+    """Return one arm's recovery times in several series. A keyword is a series' name without "equal-"."""
     values: Values = {}
     for name, seconds in series.items():
         whole = "equal" if name == "equal" else f"equal-{name}"
@@ -356,17 +356,17 @@ def of_timers(measure: str, **series: float) -> Values:
 
 
 def test_c9_recovery_at_the_defaults_is_predicted_and_then_compared_with_what_was_measured() -> None:
-    """Check a predicted recovery time of 120.3 s: 0.3 s with any timers, plus a lease of 120 s.
+    """Check a predicted recovery time of 120.3 s, which is 0.3 s with any timers plus a lease of 120 s.
 
-    The report predicts this time from recoveries with timers divided by 60 and by 10. The recovery time with
-    undivided timers was measured, too: 118 s.
+    The report predicts this time from recoveries with timers divided by 60 and by 10. The recovery time that
+    was measured with undivided timers is 118 s.
     """
     values = of_timers("left_by_clients_s", equal=2.3, tenth=12.3, undivided=118.0)
     (taken,) = answers.taken_apart(values, TIMERS)
     assert taken.split is not None
     assert taken.split.fixed == pytest.approx(0.3)
     assert taken.split.scaled == pytest.approx(120.0)
-    # 118 s were measured with undivided timers; the prediction must use only the runs with divided timers
+    # The prediction must use only the runs that have divided timers. The run of 118 s has undivided timers.
     assert taken.split.low == pytest.approx(120.3)
     assert taken.is_prediction
     assert taken.off == pytest.approx(-2.3)

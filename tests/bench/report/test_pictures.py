@@ -56,7 +56,7 @@ def longest(full: Gold, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the file of a page that compares our brokers with RocketMQ's own; its cells have long texts."""
+    """Return the file of a page that compares our brokers with RocketMQ's own. Its cells have long texts."""
     root = tmp_path_factory.mktemp("real")
     gold = full_size(root, "real")
     gold = replace(
@@ -96,11 +96,12 @@ def test_page_of_a_full_comparison_is_below_two_megabytes(whole: Path) -> None:
 def first_pixel(png: bytes) -> tuple[tuple[int, int], tuple[int, ...]]:
     """Return the width and height of a PNG, and the colour of its first pixel.
 
-    PNG's filters subtract earlier pixels. The first pixel has none, so its colour is stored unchanged.
+    PNG's filters subtract earlier pixels. No pixel comes before the first pixel, so its colour is stored
+    unchanged.
     """
     assert png.startswith(b"\x89PNG\r\n\x1a\n")
     width, height, depth, kind = struct.unpack(">IIBB", png[16:26])
-    assert (depth, kind) in ((8, 2), (8, 6))  # 8 bits per colour channel; type 2 is RGB, type 6 is RGBA
+    assert (depth, kind) in ((8, 2), (8, 6))  # 8 bits per colour channel, and type 2 (RGB) or type 6 (RGBA)
     data, place = b"", 8
     while place < len(png):
         (length,) = struct.unpack(">I", png[place : place + 4])
@@ -129,7 +130,7 @@ def test_picture_is_made_by_command_at_each_width_light_and_dark(
 
 
 #: JavaScript that returns elements whose text extends beyond their box or the screen. Charts are left out,
-#: because they may clip at their edges.
+#: because a chart may cut off its content at its edges.
 _OVERFLOWING: Final = """
 [...document.querySelectorAll("main *")]
   .filter(each => !each.closest("svg, caption") && each.checkVisibility())
@@ -167,7 +168,7 @@ def test_claims_and_what_to_choose_are_on_the_first_screen(whole: Path, tab: Tab
 @needs_chromium
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_line_of_a_claims_figures_is_a_lone_unit(whole: Path, width: int, tab: Tab) -> None:
-    """Check that no unit is alone on a line: an earlier page showed "s" and "ms" below their numbers."""
+    """Check that no unit is alone on a line. An earlier page showed "s" and "ms" below their numbers."""
     lines = """
     [...document.querySelectorAll("#claims td, #claims td small")].flatMap(cell =>
       [...cell.childNodes].filter(node => node.nodeType === Node.TEXT_NODE).flatMap(text => {
@@ -275,7 +276,7 @@ def printed_pages(html: Path, scratch: Path) -> int:
 
 @needs_chromium
 def test_on_paper_what_is_folded_is_open(whole: Path, tmp_path: Path) -> None:
-    """A reader of a printed page cannot open folds, so all folds must be printed open."""
+    """Check that collapsed sections are printed open, because a reader of paper cannot open them."""
     opened = tmp_path / "opened.html"
     opened.write_text(whole.read_text().replace("<details>", "<details open>"))
     folded = tmp_path / "folded.html"

@@ -353,11 +353,11 @@ def test_nothing_is_concluded_where_the_machine_was_busy(
 
 
 def filled_by(gold: Gold, arm: str, runs: int) -> Gold:
-    """Return the results; in the first rounds, one arm's runs use 19 of the machine's 20 core-seconds.
+    """Return the results with runs of one arm that use 19 of the machine's 20 core-seconds.
 
     Args:
         arm: Arm (design) whose servers, load and harness use the CPU.
-        runs: Number of rounds in which the arm's run uses so much CPU.
+        runs: Number of rounds, from the first round on, in which the arm's run uses so much CPU.
     """
     costs = []
     for source in gold.sources:
@@ -450,7 +450,7 @@ def test_advice_is_not_given_by_a_busy_machine(tmp_path: Path, raft_is_slower: G
 
 
 def test_line_whose_arms_never_got_there_in_any_block_is_told_as_never(raft_is_slower: Gold) -> None:
-    """Check two arms that never recover: an earlier report failed at the differences of infinite times."""
+    """Check two arms that never recover. An earlier report failed at differences of infinite times."""
     endless = [replace(row, recovered_ns=None) for row in raft_is_slower.recoveries]
     gold = replace(raft_is_slower, recoveries=endless)
     assert "never in either" in text_of(gold, "method", "scenario-leader-fails")

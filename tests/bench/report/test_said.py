@@ -83,9 +83,10 @@ def test_t10_what_never_ended_in_one_round_is_told_in_a_row_and_in_no_range_of_a
 
 
 def test_t10_recovery_that_the_window_cut_off_is_not_called_never(tmp_path: Path) -> None:
-    """Check an unfinished recovery: observation ended 10 s after the fault, so the end may come later.
+    """Check a recovery that had not ended when the observation ended, 10 s after the fault.
 
-    The page must not call such a recovery "never".
+    The recovery may end later, so the page must explain that "never" only means "not before the observation
+    ended".
     """
     gold = gold_of(tmp_path, {"independent": 100, "raft": 100})
     endless = [dataclasses.replace(row, recovered_ns=None) for row in gold.recoveries]
@@ -97,7 +98,7 @@ def test_t10_recovery_that_the_window_cut_off_is_not_called_never(tmp_path: Path
 
 
 def test_t10_down_time_that_we_chose_is_not_multiplied_by_the_divisor() -> None:
-    """Check a recovery of 2.35 s; for 2 s of this time the harness kept the servers down.
+    """Check a recovery of 2.35 s, in which the harness kept the servers down for 2 s.
 
     These 2 s do not depend on timers. So with RocketMQ's own timers (divisor 1 instead of 60) the recovery
     takes less than 60 times 2.35 s = 141 s.
@@ -170,7 +171,7 @@ MAY_WIN: Final = {
 }
 """Headline measures in which ZooKeeper may be better than independent nameservers.
 
-Each is a tuple: scenario, case, measure.
+Each measure is a tuple of scenario, case and measure name.
 """
 
 
@@ -178,7 +179,7 @@ Each is a tuple: scenario, case, measure.
 def test_t8_headline_measures_may_be_zookeepers_and_some_compare_raft_mode_with_it(
     name: str, number: int, may_win: int, of_raft: int
 ) -> None:
-    """Check both plans; the quick one lacks two measures of idle brokers, which need undivided timers."""
+    """Check both plans. The quick plan lacks two measures of idle brokers that need undivided timers."""
     lines = load_plan(name).lines
     assert len(lines) == number
     of_zookeeper = {

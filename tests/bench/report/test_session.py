@@ -12,7 +12,7 @@ from routekeeper.bench.report.session import SMALL_BYTES, in_one_process, is_sma
 def test_events_up_to_the_limit_are_few_however_many_files_they_fill(tmp_path: Path) -> None:
     for name in ("a", "b"):
         with (tmp_path / f"{name}.jsonl").open("wb") as file:
-            file.truncate(SMALL_BYTES // 2)  # a sparse file: it has a size but uses no disk space
+            file.truncate(SMALL_BYTES // 2)  # a sparse file, which has a size but uses no disk space
     (tmp_path / "page.html").write_bytes(bytes(1000))  # not an event file, so its size must not count
     assert is_small([str(tmp_path)])
     with (tmp_path / "c.jsonl").open("wb") as file:
@@ -22,7 +22,7 @@ def test_events_up_to_the_limit_are_few_however_many_files_they_fill(tmp_path: P
 
 @pytest.mark.parametrize("root", ["s3a://bucket/runs", "hdfs:///runs", "file:/tmp", "file:///tmp"])
 def test_what_lies_behind_a_uri_is_never_few(root: str) -> None:
-    """The size of data behind a URI is unknown before Spark lists the files, so it never counts as small."""
+    """Check that data behind a URI is never small, because its size is unknown until Spark lists it."""
     assert not is_small([root])
 
 
@@ -66,7 +66,7 @@ spark.stop()
 def test_what_a_task_found_is_part_of_its_answer() -> None:
     """Check that the result of a task goes directly to the driver.
 
-    If an executor stored the result until the driver fetches it, the loss of the executor would fail the
+    If an executor stored the result until the driver fetched it, the loss of the executor would fail the
     report.
     """
     done = subprocess.run([sys.executable, "-c", _LARGE_RESULT], capture_output=True, text=True, check=False)

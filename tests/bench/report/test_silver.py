@@ -30,7 +30,7 @@ def looked_up(root: Path, block: int, times: int) -> PlantedRun:
 
 
 def read_anew(spark: SparkSession, root: str, out: str) -> list[Source]:
-    """Update the silver tables in the same way as a report; return the runs that were read."""
+    """Update the silver tables in the same way as a report, and return the runs that were read."""
     sources = silver.find(spark, [root])
     new = silver.new_ones(spark, sources, out)
     silver.write_events(spark, new, out)

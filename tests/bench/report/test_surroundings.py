@@ -24,7 +24,7 @@ from tests.bench.report.planted import PlantedRun
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
 
 NAMELESS: Final = ("unshare", "--user", "--map-user=12345", "--map-group=12345")
-"""Command prefix: run a program with a user id for which the system has no user name."""
+"""Command prefix that runs a program with a user id for which the system has no user name."""
 
 
 def mqbench(
@@ -32,12 +32,12 @@ def mqbench(
     before: tuple[str, ...] = (),
     environment: Mapping[str, str | None] | None = None,
 ) -> tuple[int, list[str]]:
-    """Run mqbench; return its exit code and the lines that it printed on stderr.
+    """Run mqbench, and return its exit code and the lines that it printed on stderr.
 
     Args:
         words: Arguments of mqbench.
         before: Words in front of mqbench's command, for example to run it as another user.
-        environment: Variables to set; those with the value None are removed.
+        environment: Variables to set. A variable with the value None is removed.
     """
     given = {**os.environ, **(environment or {})}
     done = subprocess.run(
@@ -68,7 +68,7 @@ def a_comparison(out: Path) -> None:
 
 
 def foreign(folder: Path) -> dict[str, str | None]:
-    """Return environment variables of other Spark and Java programs; mqbench must ignore these variables."""
+    """Return environment variables of other Spark and Java programs, which mqbench must ignore."""
     folder.mkdir()
     (folder / "core-site.xml").write_text(
         "<configuration><property><name>fs.defaultFS</name><value>hdfs://nowhere:1</value></property>"
@@ -136,7 +136,10 @@ def test_spark_that_does_not_start_is_told_before_anything_is_measured(tmp_path:
 
 @pytest.mark.parametrize("command", ["compare", "report"])
 def test_user_without_a_name_is_told_so_before_anything_is_measured(tmp_path: Path, command: str) -> None:
-    """Run as a user without a name, as in ``docker run --user 12345``: Spark's JVM does not start then."""
+    """Run mqbench as a user without a name, for whom Spark's JVM does not start.
+
+    The command ``docker run --user 12345`` makes such a user.
+    """
     if shutil.which("unshare") is None or subprocess.run([*NAMELESS, "true"], check=False).returncode != 0:
         pytest.skip("this system lets nobody be a user without a name")
     a_run(tmp_path)

@@ -1,7 +1,7 @@
 """The page no longer has sentences that are false for some data.
 
-A critical reader found such sentences on an earlier page. Each test uses data for which one of them was
-false.
+A critical reader found such sentences on an earlier page. Each test uses data for which one of these
+sentences was false.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def with_timers(gold: Gold, *, session_ms: float = 2000.0, tick_ms: float = 150.
 
 
 def with_lines(gold: Gold, values: Values, *lines: Line) -> tuple[Gold, Values]:
-    """Return the runs with these headline measures in their plan; return `values` unchanged."""
+    """Return the runs with these headline measures in their plan, and return `values` unchanged."""
     sources = []
     for source in gold.sources:
         assert source.manifest is not None
@@ -83,7 +83,7 @@ def with_lines(gold: Gold, values: Values, *lines: Line) -> tuple[Gold, Values]:
     ],
 )
 def test_a_tick_is_told_as_it_was_set(tmp_path: Path, tick_ms: float, reason: str) -> None:
-    """Check the text beside ZooKeeper's tick: an earlier page called a changed tick "as it is"."""
+    """Check the text beside ZooKeeper's tick. An earlier page called a changed tick "as it is"."""
     gold = with_timers(gold_of(tmp_path, THREE), tick_ms=tick_ms)
     rows = {name: used for name, used, _ in used_timers(gold.sources, "equal")}
     for timer in ("tickTime (ZooKeeper)", "syncLimit (ZooKeeper)"):
@@ -103,9 +103,10 @@ def test_a_session_is_called_equal_to_the_lease_only_if_it_is(tmp_path: Path) ->
 
 
 def test_periods_that_no_plan_divides_are_told(tmp_path: Path) -> None:
-    """Check the text on a period that no plan divides: nameservers look for silent brokers every 250 ms.
+    """Check the page's text on the time between two searches for silent brokers.
 
-    RocketMQ's own period, divided by 60, would be 83 ms.
+    A plan divides RocketMQ's timers: here 5 s between two searches become 83.3 ms. Plans cannot change the
+    250 ms of our nameservers, because this time is a constant of the program.
     """
     assert LOOK_MS == 1000 * CLOCK_PERIOD_S
     assert LEADER_LOOK_MS == 1000 * REPORT_PERIOD_S
@@ -217,7 +218,7 @@ def test_faults_are_not_said_to_come_at_the_same_instants(tmp_path: Path) -> Non
     ],
 )
 def test_a_text_holds_for_every_run(text: str, true: str, false: str) -> None:
-    """Check texts whose earlier versions claimed more than the harness observes or every scenario shows."""
+    """Check texts whose earlier versions were not true in every run, or said more than was observed."""
     assert true in text
     assert false not in text
 
@@ -288,7 +289,10 @@ def test_a_broker_that_came_back_in_an_earlier_scenario_has_not_just_returned(tm
 def test_either_will_do_only_where_both_are_equivalent(
     tmp_path: Path, raft: list[float], said: str, choice: str
 ) -> None:
-    """Check the list below "Either will do": an earlier page had a measure with an unclear result there."""
+    """Check that only measures with equivalent results are listed below "Either will do".
+
+    An earlier page listed a measure with an unclear result there.
+    """
     gold, values = with_lines(
         gold_of(tmp_path, THREE),
         values_of(AGAIN_S, independent=[1.0] * len(raft), raft=raft),
@@ -375,7 +379,7 @@ def swept(measure: str, *, of_half_s: float = 0.0, of_raft_s: float = 0.0) -> Va
     Independent nameservers disagree for one second less than the partition lasts.
 
     Args:
-        of_half_s: Seconds that are added to the partition of 1 s.
+        of_half_s: Seconds that are added to the length of the partition of 1 s.
         of_raft_s: Seconds for which servers in raft mode disagree in a partition of any length.
     """
     values: Values = {}
@@ -578,7 +582,7 @@ def test_a_headline_measure_is_read_from_its_own_series_and_says_its_timers(tmp_
 def test_the_answer_says_nothing_that_was_not_compared() -> None:
     """Check that the page makes no statement about look-ups if no look-ups were compared.
 
-    An earlier version of the page always said that nameservers serve routes without ZooKeeper.
+    An earlier version of the page always said that nameservers answer look-ups without ZooKeeper.
     """
     first, *_ = words.sentences([])
     assert first == "No headline measure compares independent with ZooKeeper."

@@ -1,8 +1,8 @@
 """The conclusions on the first screen are rarely false, and only headline measures decide them.
 
 One rule for the headline measures decides all conclusions of the page. Some tests make whole reports from
-random values, in which the arms (designs) do not differ at all (A/A). The values have difficult
-distributions, like those of real benchmarks.
+random values, in which the arms (designs) do not differ at all. The values have difficult distributions, like
+the values of real benchmarks.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Draw = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
 
 REPORTS: Final = 500
 LINES: Final = load_plan("full").lines
-#: Headline measures with margins near 0, so that even a tiny difference counts: the hardest case for the
-#: rule.
+#: Headline measures with margins near 0, so that even a tiny difference counts. With such margins, the page
+#: is most likely to draw a false conclusion.
 STRICT: Final = [
     msgspec.structs.replace(line, margin=RESOLUTION_S.get(line.measure, 1e-12)) for line in LINES
 ]
@@ -187,7 +187,7 @@ def test_claim_is_neither_affirmed_nor_denied_by_figures(independent: float) -> 
 def test_figure_that_no_line_compares_decides_nothing() -> None:
     """Check that only headline measures decide, even if other measures differ very clearly.
 
-    Headline measures are those that were named before the runs.
+    Headline measures are the comparisons that were named before the runs.
     """
     values: Values = {}
     for place in PLACES:

@@ -1,4 +1,4 @@
-"""Changes by operators leave a line in the broker's log; changes by clients do not."""
+"""Changes by operators leave a line in the broker's log. Changes by clients leave no line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WAIT_S: Final = 40.0
 
 
 def audited(broker: BrokerProcess) -> list[str]:
-    """Stop a broker; return its audit lines without their time, level and logger."""
+    """Stop a broker, and return its audit lines without their time, level and logger."""
     assert broker.stop() == 0
     found = [line.partition(" routekeeper.broker.audit ") for line in broker.log.read_text().splitlines()]
     return [text for _, mark, text in found if mark]

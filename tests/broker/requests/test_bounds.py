@@ -1,4 +1,7 @@
-"""Bounds of the state that strangers can create in a broker. A new topic does not rewrite the topic table."""
+"""Bounds of the state that any client can create in a broker.
+
+A new topic must not make the broker write its whole topic table again.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def test_topics_have_a_bound_that_names_its_setting(start_broker: StartBroker) -
     several = json.dumps({"topicConfigList": [{"topicName": "L1"}, {"topicName": "L2"}]}).encode()
     assert "maxTopics=12" in (wire.call(18, body=several).remark or "")
     assert len(topics(wire)) == 12
-    # At the limit, existing topics can still be changed. If a topic is removed, a new one can be created.
+    # At the limit, existing topics can still be changed. If a topic is removed, a new topic can be created.
     assert wire.send_message("T0", b"x").code == 0
     assert wire.call(17, ext | {"topic": "T0"}).code == 0
     assert wire.call(215, {"topic": "T0"}).code == 0

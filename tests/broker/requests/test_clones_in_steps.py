@@ -43,7 +43,7 @@ def clone(state: BrokerState, source: str, dest: str, topic: str = "") -> object
 
 
 def answer(outcome: object, *, stepped: Callable[[], object] = lambda: None) -> RemotingCommand:
-    """Run all steps of an outcome; call ``stepped`` between two steps. Return the answer."""
+    """Run all steps of an outcome. Call ``stepped`` between two steps. Return the answer."""
     assert isinstance(outcome, Stepwise)
     try:
         step = next(outcome.work)

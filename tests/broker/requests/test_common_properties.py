@@ -87,8 +87,8 @@ def test_refused_delayed_message_takes_no_queue(state: BrokerState) -> None:
     def filler(size: int) -> str:
         return f"DELAY\x013\x02P\x01{'p' * size}\x02"
 
-    # These properties are within the limit, but not together with the properties that the broker adds for a
-    # delay.
+    # These properties alone are within the limit. Together with the properties that the broker adds for a
+    # delay, they exceed the limit.
     refused = sent(state, 310, filler(PROPERTIES_SIZE_MAX - 80), b"x", e="2", m="false")
     assert refused.code == MESSAGE_ILLEGAL
     assert f"are above {PROPERTIES_SIZE_MAX}" in (refused.remark or "")

@@ -21,7 +21,7 @@ def consumer(broker: BrokerProcess, group: str, client_id: str, *, version: int 
 
 
 def asked(wire: Wire, code: int) -> RemotingCommand:
-    """Return the broker's next request with this code; skip its other requests (code 40)."""
+    """Return the broker's next request with this code. Skip its other requests (code 40)."""
     while (request := wire.receive()).code != code:
         pass
     return request

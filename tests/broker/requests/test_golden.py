@@ -33,7 +33,7 @@ NEEDS_HISTORY = {
     (202, "mqadmin topicStatus"),
     (351, "mqadmin topicStatus-empty"),
     (351, "mqadmin topicStatus"),
-    (215, "mqadmin deleteTopic"),  # the recorded 5.3.3 broker failed: its timer store was off
+    (215, "mqadmin deleteTopic"),  # the recorded 5.3.3 broker failed, because its timer store was off
     (215, "mqadmin deleteTopic-unknown"),
     (208, "mqadmin consumerProgress"),
     (203, "mqadmin consumerConnection"),
@@ -74,7 +74,8 @@ def test_answers_agree_with_those_of_apache(start_broker: StartBroker, recording
         assert ours.codec is request.codec, what
         assert set(ours.ext_fields) >= set(theirs.ext_fields) - NOT_OFFERED, what
         if request.code == 28:
-            continue  # statistics differ between releases; test_exporter.py tests those that tools read
+            # Releases have different statistics. test_exporter.py tests the statistics that tools read.
+            continue
         assert members_of(ours.body) >= members_of(theirs.body) - {"topicPutTps"}, what
         asked += 1
     assert asked >= 5, "the recording holds too little to tell"

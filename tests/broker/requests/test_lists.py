@@ -153,8 +153,8 @@ def test_topics_are_answered_once_they_are_registered(
     nameserver.answering.clear()
     changing = wire.send(request)
     named: set[str] = set()
-    # The first registration may name only some of the topics. The broker sends the next registration after
-    # the nameserver has answered the first one, and this nameserver does not answer now.
+    # The first registration may name only some of the topics. The broker sends the next registration only
+    # after an answer to the first registration, and this nameserver does not answer now.
     while not named & wanted:
         named |= announced(nameserver.expect(103))
     same = wire.send(request)  # this repetition changes nothing, so its answer does not wait for nameservers
@@ -166,7 +166,7 @@ def test_topics_are_answered_once_they_are_registered(
 
 @pytest.fixture(scope="module")
 def small_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """Run a broker that allows few topics and groups. No test may change them."""
+    """Run a broker that allows few topics and groups. No test may change its topics or groups."""
     with brokers_in(tmp_path_factory.mktemp("small")) as start:
         yield start("--set", "maxTopics=1000", "--set", "maxSubscriptionGroups=1000")
 

@@ -1,4 +1,4 @@
-"""Groups with names that only clients before July 2025 allow: a message that is sent back is retried."""
+"""Groups with long names, which only clients before July 2025 allow. Their messages are retried, too."""
 
 from __future__ import annotations
 

@@ -411,7 +411,7 @@ def test_waiting_pull_steps_over_other_tags(wire: Wire, shared_broker: BrokerPro
     for _ in range(3):
         other.send_message("Tags", b"b", properties="TAGS\x01B")
     answer = wire.answer(waiting)
-    # No message matched in time. The next offset lies behind the three messages, so the consumer does not
+    # No message matched in time. The next offset lies after the three messages, so the consumer does not
     # read them again.
     assert (answer.code, answer.ext_fields["nextBeginOffset"]) == (20, "3")
     waiting = wire.pull("Tags", 3, sys_flag=6, suspend_ms=15_000, expression="A")
@@ -533,7 +533,7 @@ def test_heartbeat_registers_creates_the_retry_topic_and_notifies_first(
     assert wire.receive().code == 40
     ids = ConsumerIdList.decode(wire.call(38, {"consumerGroup": "GH"}).body).consumer_ids
     assert ids == ("c1", "c2")
-    heartbeat(other, "c2", "GH", "T")  # an unchanged heartbeat: the members get no notice (code 40)
+    heartbeat(other, "c2", "GH", "T")  # nothing changed, so the members get no notice (code 40)
     assert other.call(35, {"clientID": "c2", "consumerGroup": "GH"}).code == 0
     assert wire.receive().code == 40
     assert ConsumerIdList.decode(wire.call(38, {"consumerGroup": "GH"}).body).consumer_ids == ("c1",)

@@ -1,4 +1,4 @@
-"""Request 222 sends a group's members their new offsets in steps: one notice may have megabytes."""
+"""Request 222 sends a group's members their new offsets in steps, because one notice may have megabytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sends of a kind that the broker has already checked: it caches the results of the checks by kind.
+"""Sends of a kind that the broker has already checked. The broker caches the results of the checks by kind.
 
 The kind of a send is all its arguments except the properties and the birth time. Each send must have the
 same result as without the cache.
@@ -41,7 +41,7 @@ def make_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeState]:
 
 
 def sent(state: BrokerState, ext: dict[str, str], body: bytes = b"x") -> tuple[RemotingCommand, bytes]:
-    """Send a message; return the answer and the stored bytes."""
+    """Send a message, and return the answer and the stored bytes."""
     before = state.store.log.max_offset
     request = RemotingCommand(code=310, opaque=3, ext_fields=ext, body=body)
     outcome = send(state, Call(request=request, connection=1, peer=Host("10.0.0.1", 5), now_ms=NOW, now=0.0))
@@ -86,7 +86,7 @@ texts = st.lists(
 
 @pytest.fixture(scope="module")
 def pair(make_state: MakeState) -> tuple[BrokerState, BrokerState]:
-    """Return two brokers for the same sends. The second one forgets all cached kinds before each send."""
+    """Return two brokers for the same sends. The second broker forgets all cached kinds before each send."""
     return make_state(), make_state()
 
 

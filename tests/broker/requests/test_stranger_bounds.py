@@ -1,4 +1,4 @@
-"""A stranger's requests block the event loop, or use memory, only up to a bound."""
+"""The requests of a stranger (an unknown client) use only limited memory and time of the event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker caches the hashes of short tags only, so that long tags of strangers use no memory."""
+"""The broker caches the hashes of short tags only, so that long tags of any client use no memory."""
 
 from __future__ import annotations
 

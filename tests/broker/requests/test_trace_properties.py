@@ -19,7 +19,7 @@ def stored(wire: Wire, answer_id: str) -> dict[str, str]:
 def test_a_message_has_its_region_and_whether_it_is_traced(start_broker: StartBroker) -> None:
     wire = start_broker("--set", "regionId=north").wire()
     told = encode_properties({"UNIQ_KEY": "id", "MSG_REGION": "elsewhere"})
-    # The first send fills the broker's cache for such sends, the second one uses it.
+    # The first send fills the broker's cache for such sends, and the second send uses the cache.
     for code in (310, 310, 10, 10):
         if code == 310:
             answer = wire.send_message("T", b"x", properties=told)

@@ -1,4 +1,4 @@
-"""Requests about all groups or many queues are served in steps, so that other requests come in between."""
+"""The broker serves requests about all groups or many queues in steps, and other requests between steps."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ def test_a_topic_with_many_queues_leaves_turns_to_others(
         state.offsets.drop_topic("T")
         return commit_one_by_one
 
-    # The limit is about 35 ms. A request that was served in a single step would take longer.
+    # A step may take two thirds of the time in which all offsets are committed one by one (about 35 ms).
+    # A request that was served in a single step would take longer.
     allowed = least_cpu_s(first_commits, below=0.0) * 2 / 3
     longest = []
     for number in range(TRIES):
@@ -138,7 +139,7 @@ def test_deletion_of_a_group_with_many_offsets_leaves_turns_to_others(
             state.offsets.commit_all(f"T{number}", "G", dict.fromkeys(range(queues), 1))
         return lambda: list(state.offsets.drop_group("G"))
 
-    # About 50 ms.
+    # A step may take half of the CPU time that this machine needs to remove all offsets in one step.
     allowed = least_cpu_s(remove, below=0.0) / 2
     request = RemotingCommand.request(207, {"groupName": "G", "removeOffset": "true"})
     call = Call(request=request, connection=1, peer=HOST, now_ms=NOW, now=0.0)
@@ -170,7 +171,8 @@ def test_deletion_of_a_topic_with_many_queues_leaves_turns_to_others(state: Brok
         fill()
         return lambda: in_turns(state, call)
 
-    # About 5 ms. The removal of one queue after the other, or a list of them, would take more.
+    # The deletion may take a hundredth of the time in which the queues are made (about 5 ms). To remove the
+    # queues one by one, or to make a list of them, would take longer.
     allowed = least_cpu_s(lambda: fill, below=0.0) / 100
     assert least_cpu_s(filled, below=allowed) < allowed
     assert not any(topic == "Wide" for topic, _ in state.store.queue_keys())
@@ -194,13 +196,13 @@ def test_memory_of_many_deleted_queues_is_freed_in_steps(state: BrokerState, tmp
             begun = time.thread_time()
         return max(*turns, time.thread_time() - begun)
 
-    # About 20 ms.
+    # A step may take half of the time in which the memory of so many queues is freed at once (about 20 ms).
     allowed = least_cpu_s(made, below=0.0) / 2
     assert min(longest_turn_s() for _ in range(TRIES)) < allowed
 
 
 def in_turns(state: BrokerState, call: Call) -> tuple[RemotingCommand, list[float]]:
-    """Serve a request; return its answer and the CPU time in s of each of its steps."""
+    """Serve a request, and return its answer and the CPU time in s of each of its steps."""
     turns = []
     begun = time.thread_time()
     outcome, done = serve(state, call), None

@@ -1,4 +1,4 @@
-"""Bounds for attacks: requests on topics with very many queues, and long broker names in lock requests."""
+"""Bounds against attacks by topics with very many queues, and by long broker names in lock requests."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_progress_in_more_queues_than_fit_is_asked_for_topic_by_topic(wire: Wire
 
 def test_queues_that_requests_under_way_list_have_a_bound(wire: Wire) -> None:
     create(wire, "Wide", QUEUE_NUMS_MAX)
-    # Send all requests at once. If this process paused between them, the broker could finish the first one
-    # before the last one arrives.
+    # Send all requests at once. If this process paused between two requests, the broker could finish the
+    # first request before the last request arrives.
     asked = [
         RemotingCommand.request(202, {"topic": "Wide"}).with_opaque(1000 + number) for number in range(8)
     ]

@@ -1,4 +1,4 @@
-"""A broker with an announcer that registers it somewhere else than at nameservers."""
+"""A broker whose announcer does not register it at nameservers, but only records its calls."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Request 223 makes the broker ask all members of a group, a bounded number in each iteration of its loop.
+"""Request 223 makes the broker ask all members of a group.
+
+In each iteration of its event loop, the broker asks a bounded number of members.
 
 The number of members that are asked at the same time is bounded, too.
 
-While some members have not answered, the others' answers take only the memory of their bodies.
+While the broker waits for some members, the answers of other members take only the memory of their bodies.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ class Member:
     """A connection of a client on the test's event loop.
 
     Attributes:
-        asked: Requests 221 of the broker that the client has not answered.
-        answers: True to answer such requests at once.
+        asked: Requests with code 221 that the broker has sent and the client has not answered.
+        answers: True to answer each request with code 221 at once.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -35,7 +35,7 @@ def delivered(state: BrokerState, topic: str = "T") -> list[StoredMessage]:
 
 
 def deliver_all(state: BrokerState, *, now_ms: int) -> float | None:
-    """Deliver all due messages. Return the seconds until the next message is due, or None if none is left."""
+    """Deliver all due messages. Return the seconds until the next delivery, or None if no message waits."""
     while (wait_s := deliver_due(state, now_ms=now_ms)) == 0.0:
         pass
     return wait_s
@@ -193,7 +193,7 @@ def test_message_that_no_longer_fits_the_log_is_dropped_and_those_behind_it_come
 ) -> None:
     """The broker drops a delayed message that becomes too large for the log when it is due.
 
-    Before that time, the message is stored with the short name of the schedule topic; then it gets the longer
+    Before that time, the message is stored with the short name of the schedule topic. Then it gets the longer
     name of its own topic. If the broker did not drop the message, the broker would end at each delivery.
     """
     topic = "T" * 127

@@ -54,7 +54,7 @@ def bytes_of(number: str, unit: str) -> float:
 
 
 def exported(table: Mapping[str, str]) -> dict[str, Any]:
-    """Return the exporter's values from an answer; fail where the exporter would throw an exception."""
+    """Return the exporter's values from an answer. Fail where the exporter would throw an exception."""
     found: dict[str, Any] = {key: long(table[key]) for key in LONGS}
     found |= {key: float(table[key]) for key in DOUBLES}
     found |= {key: float(table.get(key, "-1")) for key in OPTIONAL_DOUBLES}

@@ -96,7 +96,7 @@ def test_disk_without_room_for_a_checkpoint_is_cleaned_by_the_broker(
     checkpoint = disk / "store" / "checkpoint"
     wait_until(lambda: json.loads(checkpoint.read_bytes())["logOffset"] > MIB, "two files are complete")
     assert "No space left on device" in send_until_refused(wire)
-    fill(disk)  # this file stays: nobody but the broker frees space
+    fill(disk)  # this file stays, so only the broker itself can free space
     assert wire.call(306).code == 0
     wait_until(lambda: wire.send_message("T", BODY).code == 0, "the broker takes messages again")
     wait_until(lambda: is_ready(broker), "ready")
@@ -147,7 +147,7 @@ async def test_hung_disk_is_one_warning_and_not_ready_until_it_answers(
         return await asyncio.to_thread(get, addr, "/readyz") == (200, "ready\n")
 
     monkeypatch.setattr(os, "fdatasync", hung)
-    # The timeout is long: if a busy machine pauses this process, a sync takes longer, too.
+    # The timeout is long, because a sync takes longer if a busy machine pauses this process.
     config = settings(flush_disk_type="SYNC_FLUSH", http=addr, sync_flush_timeout_ms=4000)  # type: ignore[arg-type]
     async with running_broker(tmp_path, config) as broker:
         assert (await broker.send(b"x")).code == 0

@@ -1,4 +1,4 @@
-"""Waiting pulls use only the memory that they need: the broker does not keep their requests."""
+"""Waiting pulls use only the memory that they need, because the broker does not keep their requests."""
 
 from __future__ import annotations
 

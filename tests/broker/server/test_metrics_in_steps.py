@@ -17,13 +17,13 @@ from tests.broker.server.test_http import BROKER, HOST, figure, gathered, state
 
 __all__ = ["state"]
 
-#: Largest number of table entries that one step may handle in these tests. The broker ends a step at the
-#: first entry above 500.
+#: Largest number of table entries that one step may handle in these tests. The broker ends a step after 500
+#: entries, but not within the entries of one group. So a step may handle more than 500 entries.
 STEP_MAX = 1_500
 
 
 class Work:
-    """Counts the queues that a scrape reads, and the samples that it adds."""
+    """Counter of the queues that a scrape reads, and of the samples that it adds."""
 
     def __init__(self, state: BrokerState, monkeypatch: pytest.MonkeyPatch) -> None:
         self.queues = self.samples = 0

@@ -14,7 +14,10 @@ from tests.cost import least_cpu_s
 
 
 class Groups:
-    """Groups with a given number of members each; counts notified groups, and records the notices."""
+    """A fake of a broker's consumer groups, each with a given number of members.
+
+    It counts the groups whose members were looked up, and records the notices to members.
+    """
 
     def __init__(self, members: Callable[[int], int]) -> None:
         self._members = members
@@ -30,7 +33,7 @@ class Groups:
         self.told.append((request.ext_fields["consumerGroup"], connection))
 
     async def tell(self, count: int) -> list[tuple[int, int]]:
-        """Notify all groups; return the numbers of groups and notices after each iteration of the loop."""
+        """Notify all groups. Return the numbers of groups and notices after each iteration of the loop."""
         turns = [(0, 0)]
         self.notices.tell(map(str, range(count)))
         wanted = sum(map(self._members, range(count)))

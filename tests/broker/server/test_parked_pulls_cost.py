@@ -1,4 +1,4 @@
-"""Waiting pulls have a bounded cost, for any number of a stranger's pulls with any content."""
+"""Waiting pulls have a bounded cost, even if a client sends any number of pulls with any content."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_pulls_that_get_large_messages_leave_the_loop_to_others(tmp_path: Path, 
 
 
 def test_deletion_of_a_topic_with_many_queues_leaves_the_loop_to_others(state: BrokerState) -> None:
-    """The queues of a deleted topic are searched again for held pulls; most of them have none."""
+    """The broker searches all queues of a deleted topic for held pulls. Most of these queues have none."""
     queues = {("Wide", queue_id) for queue_id in range(QUEUE_NUMS_MAX)}
 
     async def longest_turn_s() -> float:
@@ -150,5 +150,5 @@ def test_deletion_of_a_topic_with_many_queues_leaves_the_loop_to_others(state: B
         return longest_s
 
     # To search all queues in a single step would take 20 ms. With a plain dict, the search would take
-    # seconds: to find the first key of a dict, Python steps over all keys that were removed before this key.
+    # seconds, because Python finds a dict's first key only after all keys that were removed before.
     assert min(asyncio.run(longest_turn_s()) for _ in range(TRIES)) < 0.01

@@ -1,4 +1,4 @@
-"""Each host has a quota of the waiting pulls: if one host fills its quota, other hosts can still wait."""
+"""Each host has a quota of the waiting pulls. If one host fills its quota, other hosts can still wait."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def pull_from(state: BrokerState, host: str, *, connection: int = 1) -> Pull:
 
 
 def held(pulls: WaitingPulls, pull: Pull, count: int) -> int:
-    """Park ``count`` equal pulls; return the number of accepted pulls."""
+    """Park ``count`` equal pulls, and return the number of accepted pulls."""
     deadline = asyncio.get_running_loop().time() + 3600
     return sum(pulls.park(pull, deadline=deadline) for _ in range(count))
 

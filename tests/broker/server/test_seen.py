@@ -62,7 +62,7 @@ def test_requests_are_timed_by_group_and_answers_counted_by_code(start_broker: S
     waiting, other = (
         wire.pull("T", 2, sys_flag=6, suspend_ms=30_000),
         broker.wire(),
-    )  # the pull at offset 2 waits: queue 0 has the offsets 0 and 1
+    )  # the pull at offset 2 waits, because queue 0 has the offsets 0 and 1
     assert other.send_message("T", b"x").code == 0
     assert wire.answer(waiting).code == 0
     found = figures(get(addr, "/metrics")[1])

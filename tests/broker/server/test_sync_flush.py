@@ -1,4 +1,4 @@
-"""SYNC_FLUSH: no acknowledgement before the disk has confirmed, even if the disk is slow or broken."""
+"""With SYNC_FLUSH, the broker acknowledges a message only after a sync, even on a slow or broken disk."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ async def test_no_answer_before_the_sync_and_one_sync_for_all_that_wait(
         opened.set()
         answers = await asyncio.gather(*waiting)
         assert {answer.code for answer in answers} == {0}
-        # At most five syncs for 20 sends: one was under way when the sends came, one serves all other sends,
-        # and a checkpoint may add some.
+        # Allow at most five syncs for 20 sends. One sync was running when the sends came, one sync serves all
+        # waiting sends, and a checkpoint may add some syncs.
         assert len(calls) - before <= 5
 
 

@@ -1,6 +1,6 @@
 """Waiting pulls when the disk cannot read the messages of one pull.
 
-This pull gets an error; the other pulls get their messages.
+This pull gets an error. The other pulls get their messages.
 """
 
 from __future__ import annotations

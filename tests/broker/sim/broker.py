@@ -1,8 +1,9 @@
 """Simulation of one broker on a simulated disk. A seed decides all requests, disk faults, stops and restarts.
 
 The handlers, the tables, the store and the recovery are the code of the real broker. Class Simulation
-replaces its sockets, event loop and threads. The real broker uses the disk in a thread, and serves requests
-meanwhile. Therefore the simulation serves requests and does other work during a call of the simulated disk.
+replaces the broker's sockets, event loop and threads. The real broker uses the disk in a thread, and serves
+requests at the same time. Therefore the simulation serves requests and does other work during each call of
+the simulated disk.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ CONFIG = BrokerConfig(
 
 
 def result_of(work: Work) -> RemotingCommand:
-    """Run all steps of a query without other work between them; return its answer."""
+    """Run all steps of a query without other work between them, and return its answer."""
     try:
         step = next(work)
         while True:
@@ -89,18 +90,18 @@ class Truth:
         births: Number of each life. The key is the topic, and the end of the log when the life began.
         dead: Lives that must be over, because the broker acknowledged the deletion of the topic or an
             operation in a later life of the topic.
-        doubtful: Lives that may be over: a deletion was requested.
+        doubtful: Lives that may be over, because a deletion was requested.
         joined: Lives that continue in a later life. The table lacked their topic, so the broker found the
             topic in the log.
         delayed: Topic and life of each message that is to be delivered later, by the message's body.
         retried: Number of acknowledgements of each message that was sent back, by the message's body.
         groups: Requested values of a group's maximum number of retries, in the order of the requests.
-        group_from: Index in ``groups`` of the last acknowledged request; -1 if there is none.
+        group_from: Index in ``groups`` of the last acknowledged request, or -1 if there is none.
         log_min: Least offset at which the log may begin: messages below it were removed for their age.
         log_min_next: Least offset at which the log may begin after the next start, if a crash interrupts a
             removal.
         came: Bodies of messages that were delivered before old log files were removed.
-        is_full: True if the broker has removed log files because the disk was full, with waiting messages.
+        is_full: True if the broker has removed log files with waiting messages, because the disk was full.
     """
 
     lives: dict[str, int] = field(default_factory=dict)
@@ -257,7 +258,7 @@ class Simulation:
         self.count["starts"] += 1
 
     def _follow_removals(self) -> None:
-        """Note how far this broker's removals of old log files reach.
+        """Record up to which log offset this broker removes old log files.
 
         A removal is durable before readers notice it, so it may take effect at a start after a crash.
         """
@@ -417,7 +418,7 @@ class Simulation:
             self.flush.when_flushed(outcome.log_offset, done)
 
     def _life(self, topic: str) -> int:
-        """Return the number of a topic's current life; begin a life if the topic does not exist."""
+        """Return the number of a topic's current life. Begin a life if the topic does not exist."""
         if topic not in self.state.topics:
             self._last_life += 1
             self.truth.lives[topic] = self._last_life
@@ -607,7 +608,7 @@ class Simulation:
             raise Broken(f"an acknowledged group is lost, found {times}")
 
     def _judge_query(self, messages: list[Stored]) -> None:
-        """Query messages by their keys; messages of the topic's current life must be found."""
+        """Query messages by their keys. Messages of the topic's current life must be found."""
         for message in messages:
             life = message.topic, message.life
             if not self._lives(*life) or life in self.truth.doubtful:
@@ -638,7 +639,7 @@ class Simulation:
 
         The simulation records the log offset of each birth. It may differ from ``born`` in two cases:
 
-        - A power cut removed the end of the log. A birth behind the new end then counts as one at this end.
+        - A power cut removed the end of the log. A later birth then counts as a birth at the new end.
         - The table lacked the topic, so the broker found the topic in the log. Then ``born`` is the end of
           the log that the table recorded.
         """
@@ -647,8 +648,8 @@ class Simulation:
         exact = [life for life, at in births if min(at, end) == born]
         if not exact or (self._damaged and born == self.state.topics.known_until):
             later = [life for life, at in births if at >= born]
-            # A deletion that no table contains did not happen: the lives before and after it are one life. A
-            # later life may have no message yet: its delayed messages still wait.
+            # If no table contains a deletion, then it did not happen, and the lives before and after it are
+            # one life. A later life may have no message yet, because its delayed messages still wait.
             self.truth.joined |= {(topic, life) for life in {*lives, *later}} - self.truth.dead
             return max(lives.intersection(exact + later) or exact or later)
         return max(exact)

@@ -1,9 +1,11 @@
 """A disk in memory that may lose everything that is not synced: bytes and names.
 
 After a power cut, each sector of a file has the content that it had at some instant since the last sync. The
-file has the size that it had at some such instant. A directory keeps a random part of the changes since its
-last sync. After a failed sync the bytes may be lost for good, although they can still be read and later syncs
-succeed, as on Linux.
+file has the size that it had at one of these instants. A directory keeps a random part of the changes since
+its last sync.
+
+After a failed sync, the bytes may never reach the disk. They can still be read until the power cut, and later
+syncs succeed, as on Linux.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ from pathlib import Path
 
 from routekeeper.broker.store.files import Disk
 
-SECTOR = 64  # bytes; small, so that a record of a simulated log spans several sectors
+SECTOR = 64  # bytes, so few that a record of a simulated log spans several sectors
 
 
 class PowerCut(BaseException):
-    """The power fails during a call to the disk; no handler of the broker may catch this exception."""
+    """The power fails during a call to the disk. No handler of the broker may catch this exception."""
 
 
 class _File:
@@ -117,7 +119,7 @@ class SimulatedDisk(Disk):
 
     Attributes:
         calls: Number of changes and syncs so far.
-        cut_at: Value of ``calls`` at which the power fails; None for no power cut.
+        cut_at: Value of ``calls`` at which the power fails, or None for no power cut.
         fault_rate: Probability that a change or sync fails.
         read_fault_rate: Probability that a read fails, with EIO.
         is_full: While True, no file can grow.
@@ -235,7 +237,7 @@ class SimulatedDisk(Disk):
         except OSError:
             if size < 2 or self._rng.random() < 0.5:
                 raise
-            size = self._rng.randrange(1, size)  # a short write; the next call to the disk may fail
+            size = self._rng.randrange(1, size)  # A short write. The next call to the disk may fail.
         if size > 1 and self.fault_rate and self._rng.random() < self.fault_rate:
             size = self._rng.randrange(1, size)
         file.change(at, bytes(data[:size]))

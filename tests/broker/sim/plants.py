@@ -30,8 +30,8 @@ SYNCS: dict[str, Forgets] = {
     "names of checkpoint and directories": lambda kind, path: kind == "names" and path == ROOT,
 }
 
-#: Syncs of index files. Without them nothing is lost: the broker rebuilds an index file with a wrong checksum
-#: from the log.
+#: Syncs of index files. Without them nothing is lost, because the broker rebuilds an index file with a wrong
+#: checksum from the log.
 INDEX_CONTENT: Forgets = lambda kind, path: kind == "whole" and INDEX in path.parents  # noqa: E731
 
 

@@ -19,7 +19,7 @@ HOST = Host("127.0.0.1", 10911)
 
 
 class Stores:
-    """Opens one store again and again."""
+    """A store that can be opened again and again."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -85,7 +85,7 @@ def test_keys_are_those_between_blanks_and_the_unique_id() -> None:
 def test_one_message_has_a_bounded_number_of_keys() -> None:
     many = " ".join(f"k{number}" for number in range(5000))
     assert len(keys_of(f"KEYS\x01{many}\x02UNIQ_KEY\x01id\x02")) == KEYS_MAX
-    # An item of a batch is stored with its properties as they came, so it may repeat a name.
+    # A message of a batch is stored with unchanged properties, so a property name may occur several times.
     repeated = "".join(f"KEYS\x01k{n}\x02UNIQ_KEY\x01id{n}\x02" for n in range(1_000))
     assert keys_of(repeated) == ["k999", "id999"]
 

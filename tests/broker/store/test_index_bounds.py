@@ -1,6 +1,6 @@
 """Bounds of the index by key for messages with many keys and long properties.
 
-One message may have 64 keys, so a bound of messages alone would allow 64 times the entries.
+One message may have 64 keys. Therefore a bound on the number of messages alone would allow too many entries.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class FullDisk(Disk):
 
 
 class Stores(test_index.Stores):
-    """Opens one store, which has larger files, again and again."""
+    """A store with larger files that can be opened again and again."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -77,7 +77,7 @@ def stores(tmp_path: Path) -> Iterator[Stores]:
 
 
 class Counted:
-    """Counts hashes of keys, and characters of properties that are searched for keys."""
+    """Counter of hashed keys, and of characters of properties that are searched for keys."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.hashes = self.characters = 0
@@ -95,7 +95,7 @@ class Counted:
         monkeypatch.setattr(message_index, "keys_of", noting_keys)
 
     def most_in_a_step(self, steps: Iterable[Callable[[], Any]]) -> tuple[int, int]:
-        """Run steps; return the largest number of hashes, and of characters, that one step added."""
+        """Run steps, and return the largest number of hashes, and of characters, that one step added."""
         counts = [(self.hashes, self.characters)]
         for step in steps:
             step()

@@ -36,7 +36,7 @@ WORK_MAX = 6_000
 
 
 class Work:
-    """Counts reads, writes and checks of log records in one call; fails above ``WORK_MAX``."""
+    """Counter of reads, writes and checks of log records in one call. It fails above ``WORK_MAX``."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -126,7 +126,7 @@ def pull(state: BrokerState, offset: int) -> RemotingCommand:
 
 
 def consume(state: BrokerState, offset: int, end: int, before_pull: Callable[[], None]) -> list[int]:
-    """Pull as consumers do, from an offset to ``end``; return the numbers of the messages."""
+    """Pull as consumers do, from an offset to ``end``, and return the numbers of the messages."""
     numbers: list[int] = []
     pulls = 0
     while offset < end:

@@ -1,7 +1,7 @@
 """The broker removes old log files at the configured hours.
 
-If the disk fills up, the broker does not wait for these hours. If the disk is nearly full, it removes even
-young files.
+If the disk fills up, the broker does not wait for these hours. If the disk is nearly full, the broker removes
+even young files.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ DEFAULTS = {
 async def with_files(
     directory: Path, hours: str, *, first: str = ""
 ) -> AsyncIterator[tuple[Broker, list[Path]]]:
-    """Run a broker with three full log files and a new one; yield it and the files, the oldest first.
+    """Run a broker with three full log files and a new file. Yield broker and files, the oldest file first.
 
     Args:
         first: Properties of the first message.

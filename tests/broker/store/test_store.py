@@ -160,7 +160,7 @@ def test_offset_outside_the_queue_is_named(
 def test_consumer_whose_offset_is_above_the_end_goes_on_before_all_later_messages(
     open_store: OpenStore,
 ) -> None:
-    """Such an offset belongs to a deleted topic, or to messages that a power cut removed."""
+    """An offset above the end belongs to a deleted topic, or to messages that a power cut removed."""
 
     def goes_on_at(store: MessageStore) -> int:
         return store.get("T", 0, 99, count_max=32, bytes_max=1000).next_begin
@@ -213,7 +213,7 @@ def test_batch_gets_consecutive_offsets(open_store: OpenStore) -> None:
 
 @pytest.mark.parametrize("count_max", [1, 7, 32])
 def test_readers_behind_get_every_message_once(open_store: OpenStore, count_max: int) -> None:
-    """Readers that are behind get the older entries from files, and the newest ones from memory."""
+    """Readers that are behind get the older entries from files, and the newest entries from memory."""
     store = open_store()
     for number in range(700):
         store.put(draft(b"%d" % number, queue_id=number % 2), now_ms=NOW)
@@ -560,8 +560,8 @@ def test_holes_that_a_power_cut_left_behind_the_entries_hide_none(
     put(store, 1)
     put(store, 1, queue_id=1)
     checkpoint(store)
-    # A checkpoint was begun: its entries were written, but not all sectors reached the disk. The broker may
-    # also have removed a queue file since the last finished checkpoint, which counts that file's entries.
+    # A checkpoint began. Its entries were written, but not all sectors reached the disk. The broker may also
+    # have removed a queue file since the last finished checkpoint, which counts that file's entries.
     (tmp_path / "consumequeue" / "T" / "1" / f"{0:020d}").unlink()
     with (tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}").open("ab") as file:
         file.write(bytes(20))
@@ -610,7 +610,7 @@ def test_topic_created_again_starts_at_zero_also_after_a_crash(open_store: OpenS
 def test_a_failed_checkpoint_costs_no_messages_of_a_topic_that_was_created_again(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log begins later than the topic's first messages, so the next start cannot rebuild its queue."""
+    """The log begins after the topic's first messages, so the next start cannot rebuild the topic's queue."""
     store = open_store()
     put(store, 100, topic="U")
     checkpoint(store)
@@ -704,7 +704,7 @@ def test_messages_stay_readable_if_their_removal_cannot_be_noted(
 
 
 def test_messages_above_the_checkpoint_are_not_removed(open_store: OpenStore, tmp_path: Path) -> None:
-    """If a start found no queue entries for such messages, it could not know the next offset of the queue."""
+    """A start finds a queue's next offset in entries or messages, so these messages must stay."""
     store = open_store()
     put(store, 20, topic="U")
     checkpoint(store)

@@ -46,7 +46,7 @@ def beat(state: BrokerState, host: str, *groups: str, connection: int = 1) -> Re
 
 
 def fill(state: BrokerState, host: str) -> int:
-    """Send heartbeats of a host until one is refused; return the number of accepted groups."""
+    """Send heartbeats of a host until one is refused, and return the number of accepted groups."""
     taken = 0
     while beat(state, host, f"G{taken}").code == 0:
         taken += 1
@@ -72,7 +72,7 @@ def test_loopback_may_take_all_room_of_clients(state: BrokerState) -> None:
 
 
 def lock(state: BrokerState, host: str, group: str, first: int, count: int) -> int:
-    """Lock ``count`` queues for a client of a host; return the number of locked queues."""
+    """Lock ``count`` queues for a client of a host, and return the number of locked queues."""
     queues = [
         {"topic": "T", "brokerName": "b", "queueId": queue_id} for queue_id in range(first, first + count)
     ]

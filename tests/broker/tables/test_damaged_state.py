@@ -43,7 +43,7 @@ def flip(inside: bytes) -> Callable[[bytes], bytes]:
 
 
 def damage(path: Path, how: Callable[[bytes], bytes]) -> bytes:
-    """Replace a file's content by ``how(content)``; return the content from before."""
+    """Replace a file's content by ``how(content)``, and return the former content."""
     good = path.read_bytes()
     path.write_bytes(how(good))
     assert path.read_bytes() != good
@@ -77,7 +77,7 @@ def assert_all_there(broker: BrokerProcess, *topics: str) -> None:
 
 
 def refusal(store: Path) -> str:
-    """Start a broker that must refuse to start; return its only output line that is not a log line."""
+    """Start a broker that must refuse to start, and return its only output line that is not a log line."""
     with subprocess.Popen(
         [
             sys.executable,
@@ -121,7 +121,7 @@ def test_damaged_topic_table_is_named_and_no_message_is_lost(start_broker: Start
     assert str(table) in error
     assert "topics.json.bak" in error
     assert_all_there(second, "Early", "Late")
-    # If a topic is created again, its queue must continue behind the old messages.
+    # If a topic is created again, its queue must continue after the old messages.
     assert second.wire().send_message("Late", b"more").ext_fields["queueOffset"] == "2"
     assert second.wire().send_message("New", b"x").code == 0
     assert second.stop() == 0
@@ -153,8 +153,8 @@ def test_flipped_bit_in_a_topics_name_refuses_the_start_until_somebody_decides(
     second = start_broker()
     assert_all_there(second, "Early", "Late")
     assert second.stop() == 0
-    # The operator accepts the damaged file: without the checksum file, it counts as edited. Still no message
-    # may be lost.
+    # The operator accepts the damaged file and removes its checksum file. The damaged file then counts as
+    # edited by the operator. Still no message may be lost.
     table.write_bytes(damaged)
     table.with_name("topics.json.sha256").unlink()
     third = start_broker()
@@ -231,7 +231,7 @@ def test_flipped_bit_in_offsets_or_changed_settings_refuses_the_start(start_brok
 def test_other_damaged_tables_are_named_and_the_backups_are_used(start_broker: StartBroker) -> None:
     damages = {"consumerOffset.json": half, "subscriptionGroup.json": empty, "delayOffset.json": half}
     store: Path | None = None
-    for life in (1, 2):  # 1 is the first start, 2 is the restart; the broker writes all tables in each
+    for life in (1, 2):  # 1 is the first run, 2 is a restart. The broker writes all tables in both runs.
         broker = start_broker(store=store)
         store = broker.store
         fill(broker, "Early") if life == 1 else None

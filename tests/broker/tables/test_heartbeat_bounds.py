@@ -52,7 +52,10 @@ def names(kind: str, first: int, count: int) -> list[str]:
 
 @pytest.mark.parametrize("letter", ["a", "\xe9", "\u4e2d", "\U0001f600"], ids=ascii)
 def test_texts_count_with_their_memory(letter: str) -> None:
-    """Python keeps a text with one emoji in four bytes for each character."""
+    """The table counts the memory of each text, not the number of its characters.
+
+    If a text contains one emoji, Python needs four bytes for each of the text's characters.
+    """
     for text in (letter * 100_000, "a" * 100_000 + letter):
         for subscription in (
             SubscriptionData(topic="T", sub_string=text),
@@ -110,8 +113,8 @@ def test_group_named_twice_takes_no_more_memory_than_was_counted(state: BrokerSt
     old = {"topic": "T", "subVersion": 1}
     large = {"topic": "T", "subVersion": 0, "subString": "x" * 2 * ROOM}
     assert beat(state, consumers=[{"groupName": "G", "subscriptionDataSet": [old]}]).code == 0
-    # If the broker registered one entry after the other, the first would remove T, and the second would store
-    # the large subscription, although neither alone needs more memory.
+    # If the broker registered one entry after the other, the first entry would remove T, and the second entry
+    # would store the large subscription. Yet neither entry alone needs more memory.
     twice: list[dict[str, Any]] = [{"groupName": "G"}, {"groupName": "G", "subscriptionDataSet": [large]}]
     beat(state, consumers=twice)
     assert state.clients.size <= ROOM

@@ -40,7 +40,7 @@ def update(wire: Wire, topic: str, queues: int) -> int:
 
 
 def line_in(broker: BrokerProcess, level: str, words: str) -> str:
-    """Return the only line of the log with these words. Wait for the line: a thread writes the log."""
+    """Return the only line of the log with these words. Wait for it, because a thread writes the log."""
     deadline = time.monotonic() + WAIT_S
     while not (found := [line for line in broker.log.read_text().splitlines() if words in line]):
         assert time.monotonic() < deadline, broker.log.read_text()
@@ -72,7 +72,7 @@ def test_changed_group_is_appended_and_survives_a_kill(start_broker: StartBroker
 
 
 class Changing(threading.Thread):
-    """Changes topics until its broker is killed.
+    """Thread that changes topics until its broker is killed.
 
     Attributes:
         acknowledged: Number of queues of each topic.
@@ -134,7 +134,7 @@ def test_kill_at_any_moment_loses_no_acknowledged_change(start_broker: StartBrok
 
 
 def killed_with_changes(start_broker: StartBroker) -> BrokerProcess:
-    """Return a broker that was killed; its last changes of topics are in the journal."""
+    """Return a broker that was killed. Its last changes of topics are in the journal."""
     broker = start_broker()
     wire = broker.wire()
     for number in range(6):
@@ -153,7 +153,7 @@ def assert_messages_are_there(broker: BrokerProcess) -> None:
 
 
 def test_journal_cut_in_half_loses_no_message(start_broker: StartBroker) -> None:
-    """A journal that was cut looks as after a crash during a write, so the broker accepts it.
+    """A cut journal looks like a journal after a crash during a write, so the broker accepts it.
 
     The broker finds the topics of the lost lines in the log.
     """
@@ -247,6 +247,6 @@ def test_cost_of_a_new_topic_does_not_grow_with_the_table(start_broker: StartBro
         least_s = min(least_s, cpu_s(broker) - before)
         if least_s < 1.0:
             break
-    # The limit allows one rewriting of the whole table. If each of the 40 new topics caused one, the CPU
-    # time would be 4 s or more.
+    # The limit allows one rewriting of the whole table. If each of the 40 new topics caused a rewriting, the
+    # CPU time would be 4 s or more.
     assert least_s < 1.0

@@ -1,4 +1,4 @@
-"""A search for a group's topics, or a topic's groups: its cost depends only on the number of results."""
+"""The cost of a search for a group's topics, or a topic's groups, depends only on the number of results."""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ class Server:
                 [
                     *(sys.executable, "-m", "routekeeper.nameserver", "--listen", wire, "--http", http),
                     *("--data", str(folder / "data"), *flags),
-                    *("--serverChannelMaxIdleTimeSeconds", "3600"),  # it registers once, then is silent
+                    # Brokers of the tests register once and then send nothing.
+                    *("--serverChannelMaxIdleTimeSeconds", "3600"),
                 ],
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -56,7 +57,7 @@ class Server:
         wait_until(is_ready, "readiness")
 
     def end(self) -> None:
-        """Kill the process; a second call does nothing."""
+        """Kill the process. A second call is harmless."""
         self.process.kill()
         self.process.wait()
         assert self.process.stdout is not None
@@ -65,7 +66,7 @@ class Server:
 
 @contextlib.contextmanager
 def servers(*started: Server) -> Iterator[None]:
-    """End all started servers at the end of the context."""
+    """End these servers when the context ends."""
     try:
         yield
     finally:

@@ -1,6 +1,6 @@
-"""Hooks that change the requests of schemathesis.
+"""Hooks by which a test changes the requests that schemathesis generates.
 
-They insert names that exist, and they shorten waiting times.
+The hooks insert names that exist on the server, and they shorten waiting times.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ THERE = {"topic": "T", "namespace": "N", "key": "k"}
 def before_call(
     context: schemathesis.HookContext, case: schemathesis.Case[Any], kwargs: dict[str, Any]
 ) -> None:
-    """Replace names of at most one character by names that exist.
+    """Change a request before it is sent.
 
-    Replace valid waiting times by short ones.
+    A name of at most one character is replaced by a name that exists, so that some requests succeed. Valid
+    waiting times are shortened, so that the test ends soon.
     """
     for name, known in THERE.items():
         if len(str((case.path_parameters or {}).get(name, known))) <= 1:

@@ -1,4 +1,4 @@
-"""Administration over HTTP: refused requests, and changes of a real group of three members in one process."""
+"""Tests of administration over HTTP: refused requests, and changes of a group of three members."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def check_answer(method: str, path: str, status: int, content_type: str, body: A
 
 @contextlib.asynccontextmanager
 async def node(root: Path, raft: str, peers: tuple[str, ...], **settings: str) -> AsyncIterator[Node]:
-    """Run one nameserver. It runs in raft mode if ``peers`` is given, otherwise in independent mode."""
+    """Run one nameserver: in raft mode if ``peers`` has addresses, otherwise in independent mode."""
     token = settings.pop("token", TOKEN)
     flags = {"dataDir": str(root), "httpListen": "127.0.0.1:0", "listenPort": "0"} | settings
     if peers:
@@ -116,8 +116,8 @@ async def group_of(root: Path, size: int) -> AsyncIterator[list[Node]]:
     addresses = tuple(free_addresses(size))
     async with contextlib.AsyncExitStack() as stack:
         nodes = [
-            # Three members share one event loop on a busy machine, so a short election timeout could expire.
-            # The leader must not change during the test.
+            # The leader must not change during the test. A short election timeout could expire on a busy
+            # machine, because all members share one event loop.
             await stack.enter_async_context(
                 node(root / str(number), address, addresses, raftElectionTimeoutMs="2000")
             )
@@ -128,7 +128,7 @@ async def group_of(root: Path, size: int) -> AsyncIterator[list[Node]]:
 
 
 def leader(nodes: list[Node]) -> Node:
-    """Wait until the group is ready; return the member that leads it."""
+    """Return the leader of a group that is ready."""
     name = nodes[0].mode.status().leader
     return next(n for n in nodes if n.raft == name)
 
@@ -221,7 +221,8 @@ async def test_request_that_cannot_be_read_is_named(tmp_path: Path) -> None:
             assert words in answer.body["detail"], name
         answer = await one.ask("DELETE", "/v1/raft/members/nowhere")
         assert answer.status == 400
-        for large in (b" " * (BODY_MAX + 1), chunks()):  # the second one has no Content-Length
+        # The second body is sent in chunks, without Content-Length.
+        for large in (b" " * (BODY_MAX + 1), chunks()):
             assert (await one.ask("POST", "/v1/raft/members", data=large)).status == 413
         assert (await one.ask("GET", "/v1/raft/status?x=1")).status == 400
     assert SNAPSHOT_MAX >= 1 << 30
@@ -280,7 +281,7 @@ def test_downloads_from_a_disk_that_stands_still_hold_up_neither_others_nor_the_
             downloads = [
                 asyncio.create_task(one.web.post(url, headers=headers).__aenter__()) for _ in range(40)
             ]
-            for _ in downloads:  # all 40 must reach the disk, although the shared executor has fewer threads
+            for _ in downloads:  # all 40 must reach the disk, but the default executor has fewer threads
                 await until(lambda: standing.acquire(blocking=False), "the disk was asked")
             async with asyncio.timeout(CONDITION_S):
                 await asyncio.to_thread(lambda: None)
@@ -289,7 +290,7 @@ def test_downloads_from_a_disk_that_stands_still_hold_up_neither_others_nor_the_
     ended = threading.Event()
 
     def serve() -> None:
-        run(body)  # run() waits until the threads of the shared executor end
+        run(body)  # run() ends only after all threads of the default executor
         ended.set()
 
     server = threading.Thread(target=serve, daemon=True)

@@ -41,7 +41,7 @@ def states(picture: dict[str, Any]) -> list[str]:
     return [each["state"] for each in picture["nameservers"]]
 
 
-# Two independent nameservers that each name the other in their settings --------------------------------
+# Two independent nameservers whose settings contain each other's address --------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +77,10 @@ def test_cells_that_differ_between_two_nameservers_say_by_what(
     told(client, other, registered("renamed-there", "T", addr="10.0.0.7:1", counter=1))
 
     def differing() -> tuple[dict[str, Any], ...]:
-        """Return the answers of ``cluster`` and ``pulse`` if both have the same tag, else an empty tuple.
+        """Return the answers to ``cluster`` and ``pulse``, or an empty tuple if they show different states.
 
-        While the peer's answer is missing, also return an empty tuple. On a busy machine, a peer may answer a
+        The tag in an answer names the state that the answer shows. Both answers must have the same tag, and
+        the state must include the data of the other nameserver. On a busy machine, these data may come a
         second late.
         """
         picture, pulse = one.get("/v1/console/cluster"), one.get("/v1/console/pulse")
@@ -162,10 +163,9 @@ def test_history_has_the_events_of_all_nameservers(
 def test_peer_that_stands_still_is_shown_as_silent_and_costs_a_second_once(
     pair: tuple[Server, Server], client: BlockingClient
 ) -> None:
-    """A peer that hangs delays the first request by a second, and later requests not at all.
+    """A nameserver that hangs delays only the console's first answer, by a second.
 
-    The test uses the shortest of three times, because a busy machine may delay a request but cannot make it
-    faster.
+    The test uses the shortest of three times, because a busy machine can make requests only slower.
     """
     one, other = pair
     tries = range(3)
@@ -196,7 +196,7 @@ def test_peer_that_stands_still_is_shown_as_silent_and_costs_a_second_once(
         finally:
             other.process.send_signal(signal.SIGCONT)
     assert min(first_s) < 2 * asking.ANSWER_S, first_s
-    assert min(next_s) < asking.ANSWER_S, next_s  # the console does not ask the silent peer
+    assert min(next_s) < asking.ANSWER_S, next_s  # the console does not wait for the silent nameserver again
     wait_until(lambda: states(one.get("/v1/console/cluster")) == ["this", "answered"], "its answer")
 
 
@@ -220,8 +220,8 @@ def test_members_are_shown_and_the_ones_that_the_group_cannot_lose(tmp_path: Pat
     with servers(*members), BlockingClient() as client:
         for member in members:
             member.await_ready()
-        # On a busy machine, the leader may step down, and then a registration is refused. So repeat it.
-        # Afterwards, roles and links may be different.
+        # Repeat the registration until it succeeds. On a busy machine, the leader may step down, and then the
+        # registration is refused. Afterwards, the members may have other roles and links.
         wait_until(
             lambda: client.invoke(members[0].wire, registered("b", "T"), timeout_s=WITHIN_S).code == 0,
             "the broker is registered",
@@ -263,12 +263,12 @@ def test_members_are_shown_and_the_ones_that_the_group_cannot_lose(tmp_path: Pat
         wait_until(lambda: lost() == ("silent", False), "the silence of the third")
 
 
-# Nameservers that the console knows from the settings of brokers -----------------------------------------
+# Nameservers whose addresses the console reads from the settings of brokers ---------------------------
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give peers a long time to answer, because all nameservers run in this process on a busy machine."""
+    """Give nameservers a long time to answer, because all run in this process, perhaps on a busy machine."""
     monkeypatch.setattr(asking, "ANSWER_S", WITHIN_S)
 
 
@@ -296,7 +296,7 @@ async def broker_at(
 
 
 async def rounds(ns: Running, count: int) -> None:
-    """Keep a console page open until the console has asked all its peers ``count`` more times."""
+    """Keep a console page open until the console has asked all other nameservers ``count`` more times."""
     peers = ns.web_server.console.peers
     wanted = peers.rounds + count
     with peers.watched():
@@ -321,10 +321,10 @@ async def test_nameservers_that_a_broker_names_are_asked_over_the_wire(tmp_path:
             assert [cell["state"] for cell in cells(picture, "elsewhere")] == ["missing", "listed"]
             _, topic = await ns.get("/v1/console/topics/Elsewhere")
             assert [each["own"]["listed"] for each in topic["nameservers"]] == [False, True]
-            assert set(codes) == {26}  # the console sends a broker no other request
+            assert set(codes) == {26}  # the console must send brokers only request 26
 
 
-#: Addresses that the console must not ask. A broker may name at most eight; test_console_pure.py has more.
+#: Addresses that the console must not ask, at most eight a broker. test_console_pure.py has more of them.
 EVIL = {
     "of no single machine": "169.254.169.254:80;224.0.0.1:9876;255.255.255.255:9876;0.0.0.0:9876;[::]:9876;"
     "[::ffff:169.254.169.254]:80",
@@ -341,7 +341,8 @@ async def test_addresses_that_no_machine_has_are_not_asked(
 
     async def watched(self: RemotingClient, addr: str, *arguments: Any, **more: Any) -> RemotingCommand:
         asked.append(addr)
-        if not addr.startswith("127.0.0.1:"):  # even with a defect, send nothing to other machines
+        # Send nothing to other machines, even if the console has a defect.
+        if not addr.startswith("127.0.0.1:"):
             raise ConnectionLost("not dialled", sent=False)
         return await invoke(self, addr, *arguments, **more)
 
@@ -368,7 +369,7 @@ async def test_broker_that_registers_from_elsewhere_is_not_asked(tmp_path: Path)
 
 
 async def test_many_addresses_are_asked_in_bounds_and_ever_less_often(tmp_path: Path) -> None:
-    """The console limits its requests if one broker names a thousand nameserver addresses.
+    """The console sends few requests, even if the settings of a broker contain a thousand addresses.
 
     No server listens at any of these addresses.
     """
@@ -377,8 +378,8 @@ async def test_many_addresses_are_asked_in_bounds_and_ever_less_often(tmp_path: 
         peers = ns.web_server.console.peers
         await rounds(ns, 6)
         assert len(peers.told) == 8
-        # One request goes to the broker. Each of the five following rounds asks at most eight addresses.
-        # The pause after a failure doubles, so each address is asked in at most four of these rounds.
+        # In the first of six rounds, the console asks the broker. Later it asks eight of the addresses, and
+        # each of them in at most four rounds, because the pause after a failure doubles.
         assert peers.questions <= 1 + 4 * 8
 
 
@@ -416,8 +417,8 @@ async def test_pages_share_one_round_and_without_a_page_nobody_is_asked(
             await ns.get(f"/v1/console/topics/T{peers.rounds}")
         passed_s = loop.time() - begun
         assert passed_s >= 2 * asking.EVERY_S * 0.95
-        # These requests are allowed: one to the broker, and in each of three rounds one to the other
-        # nameserver and one or two for a topic. A fourth round may have begun, so two more are allowed.
+        # Allowed are one request to the broker and, in each of three rounds, one request to the other
+        # nameserver and two for a topic. Two more are allowed, because a fourth round may have begun.
         assert peers.questions <= 1 + 3 + 2 * 3 + 2
         await until(lambda: peers._task is None)
         before = peers.questions
@@ -435,7 +436,7 @@ async def test_topics_that_are_asked_for_in_a_flood_reach_peers_in_bounds(
         broker_at(ns, f"namesrvAddr={other.wire}".encode()),
     ):
         await rounds(ns, 2)
-        monkeypatch.setattr(asking, "EVERY_S", 600.0)  # ask the peers only once during the test
+        monkeypatch.setattr(asking, "EVERY_S", 600.0)  # ask the other nameservers only once during the test
         answers = await asyncio.gather(*(ns.get(f"/v1/console/topics/T{n}") for n in range(50)))
         reached = [body["nameservers"][1]["state"] for _, body in answers]
         assert reached.count("answered") == asking.TOPICS_PER_ROUND

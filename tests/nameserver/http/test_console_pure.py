@@ -1,6 +1,10 @@
-"""Tests of the console's decisions, without sockets.
+"""Tests of decisions of the console, without sockets.
 
-The console decides whom to ask and when, which members the group cannot lose, and which events to show.
+The console decides:
+
+- which nameservers and brokers it asks, and when
+- which members the group cannot lose without losing its majority
+- which events it shows
 """
 
 from __future__ import annotations
@@ -97,7 +101,8 @@ def test_brokers_are_asked_a_few_at_a_time_and_again_after_a_minute() -> None:
     assert sorted(asked) == sorted(brokers)
     assert named.due(brokers, 59.0) == []
     assert len(named.due(brokers, 60.0)) == BROKERS_PER_ROUND
-    named.take(brokers[0], None, host="10.0.0.1", now=61.0)  # no answer, so the earlier answer stays
+    # The broker does not answer, so its earlier answer stays valid.
+    named.take(brokers[0], None, host="10.0.0.1", now=61.0)
     assert [each.named_by for each in named.chosen()] == [10]
     named.due(brokers[:1], 62.0)  # the other brokers are no longer registered
     assert [each.named_by for each in named.chosen()] == [1]
@@ -166,7 +171,7 @@ def test_group_notes_what_differs() -> None:
     def look(at_ms: int, leader: str | None, term: int, in_contact: bool, refused: int = 0) -> None:
         notes.look(at_ms=at_ms, leader=leader, term=term, in_contact=in_contact, refused=(refused, 0))
 
-    look(0, None, 0, in_contact=False)  # a start without contact is not the event "contact lost"
+    look(0, None, 0, in_contact=False)  # a member that starts without contact has not lost it
     look(1, "a", 1, in_contact=True)
     look(2, "a", 1, in_contact=True)
     look(3, "a", 1, in_contact=False)

@@ -1,4 +1,4 @@
-"""The console's requests to peers over TLS, with a private authority and with wrong certificates."""
+"""Tests of the console's requests to other nameservers over TLS, with good and wrong certificates."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def peers_of(server: Server, certificate: str | None) -> dict[str, dict[str, Any
 
 
 def is_outcome(peer: dict[str, Any]) -> bool:
-    """Return True if a peer has answered or failed.
+    """Return True if the console's request to a nameserver was answered or failed.
 
-    A timeout does not count, because a busy machine may cause it.
+    A timeout is not a failure here, because a busy machine may cause it.
     """
     return peer["state"] not in ("asking", "unknown") and not peer["reason"].startswith("no answer within ")
 
@@ -64,7 +64,7 @@ def test_peers_are_asked_by_tls_and_those_with_a_wrong_certificate_are_shown_as_
         assert shown[stranger]["reason"].startswith("its certificate is refused: ")
         assert shown[expired]["reason"] == "its certificate is refused: certificate has expired"
         assert shown[plain]["reason"].startswith("TLS failed: ")
-        assert shown[good]["topics"] == 0  # the peer's answer was read: its table has 0 topics
+        assert shown[good]["topics"] == 0  # the console has read the answer: the table has 0 topics
 
         def refused() -> str:
             peer = peers_of(found[-1], None).get(here)

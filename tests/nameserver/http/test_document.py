@@ -1,6 +1,6 @@
-"""``/openapi.json`` describes the server correctly.
+"""Tests that ``/openapi.json`` describes the server correctly.
 
-schemathesis tests all operations, and a client that is generated from the document works.
+The program schemathesis tests all operations, and other tests use a client generated from the document.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ pytestmark = pytest.mark.slow
 TOKEN = "a-token-of-the-operators"
 WAIT_S = 60.0
 BIN = Path(sys.executable).parent
-#: The checks that schemathesis makes on each answer. None of them decides which requests are valid, because
-#: our own tests do this more exactly.
+#: The checks that schemathesis makes on each answer. Its checks of valid and invalid requests are left out,
+#: because other tests cover them more exactly.
 CHECKS = (
     *("not_a_server_error", "status_code_conformance", "content_type_conformance"),
     *("response_schema_conformance", "response_headers_conformance"),
@@ -74,8 +74,6 @@ def serving(root: Path, mode: str) -> Iterator[str]:
 @pytest.mark.parametrize("mode", ["independent", "raft"])
 def test_every_answer_is_documented_and_none_is_a_500(mode: str, tmp_path: Path) -> None:
     """Test all operations except ``/v1/watch``, whose answer never ends.
-
-    Other tests cover ``/v1/watch``.
 
     schemathesis sends the same requests in every run, and no time limit ends the run early.
     """

@@ -1,6 +1,6 @@
-"""Tests of ``/readyz`` of a new nameserver.
+"""Tests of ``/readyz`` of a nameserver that has just started.
 
-Until brokers had time to register, a new nameserver refuses route queries.
+With ``needWaitForService``, such a nameserver refuses route queries until brokers have had time to register.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Floods of HTTP requests.
+"""Tests of very many HTTP requests at once.
 
-The tests limit how many handlers begin in one turn of the event loop, and how many bytes may wait.
+A nameserver limits the number of handlers that begin in one turn of the event loop. It also limits the bytes
+of requests that wait.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def get(path: str, *, more: bytes = b"") -> bytes:
 async def statuses(reader: asyncio.StreamReader, count: int) -> list[int]:
     """Read ``count`` answers; return their statuses.
 
-    An answer has no body, or its header has a Content-Length.
+    Each answer must have a Content-Length or no body.
     """
     found = []
     for _ in range(count):
@@ -70,7 +71,7 @@ async def test_of_many_requests_a_few_begin_in_each_turn_of_the_loop(
             assert b" 404 " in await answer(reader)
         turns.end()
         assert begun.total() == 100
-        assert max(begun.values()) <= 2 * BEGIN_MAX  # the event loop may call the gate twice in a turn
+        assert max(begun.values()) <= 2 * BEGIN_MAX  # the code that begins handlers may run twice in a turn
 
 
 async def test_requests_for_metrics_that_arrive_together_share_one_text(
@@ -122,7 +123,7 @@ async def test_health_does_not_wait_behind_other_requests(
 
 
 class Silent(asyncio.Transport):
-    """Transport of a connection without a socket."""
+    """A transport without a socket, which ignores all calls."""
 
     def abort(self) -> None:
         pass
@@ -155,7 +156,7 @@ async def test_lost_and_cancelled_requests_leave_the_gate_at_once() -> None:
             return "begun"
 
         def look() -> None:
-            """End the two waiting requests: close the connection of one, and cancel the other."""
+            """End the two waiting requests: close the first request's connection, and cancel the second."""
             assert len(gate.waiting) == 2
             made[-2].connection_lost(None)
             tasks[-1].cancel()
@@ -195,7 +196,7 @@ async def test_bytes_behind_a_blocking_query_are_bounded_and_served_afterwards(
         large = get("/healthz", more=b"X-More: %s\r\n" % (b"x" * 7000))
         reader, writer = await web_.open(query)
         await until(lambda: served(web_.connections) == 1)
-        count = 2000  # requests of 7 kB: more in all than the buffers of both sides hold
+        count = 2000  # requests of 7 kB: together more than the buffers of both sides can hold
         writer.write(large * count)
         await until(lambda: web_.connections.ahead_bytes > AHEAD_MAX)
         sizes = [-1]  # bytes that the client could not send yet
@@ -238,14 +239,15 @@ async def test_pipelined_requests_are_answered_in_order(
         reader, writer = await web_.open(b"".join(requests) + body + get("/healthz"))
         expected = [200, 404, 200, 404] * 50 + [405, 200]
         assert await statuses(reader, len(expected)) == expected
-        for start in range(0, len(body + HEALTH), 7):  # write 7 bytes at a time: a part may end anywhere
+        # Write 7 bytes at a time, because TCP may split a request anywhere.
+        for start in range(0, len(body + HEALTH), 7):
             writer.write((body + HEALTH)[start : start + 7])
             await asyncio.sleep(0)
         assert await statuses(reader, 2) == [405, 200]
         for end in (
             b"\r\n\r\n",
             b"\r\nX: y\r\n\r\n",
-        ):  # end of a header whose beginning was sent with the body before
+        ):  # end of a header whose beginning followed the body of the request before
             writer.write(body + b"GET /healthz HTTP/1.1\r\nHost: localhost")
             assert await statuses(reader, 1) == [405]
             writer.write(end)
@@ -257,7 +259,8 @@ async def test_body_that_no_handler_reads_does_not_hide_the_next_request(
     encoding: bytes, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with limited(tmp_path, monkeypatch) as web_:
-        body = random.Random(1).randbytes(2_000_000)  # more than aiohttp stores while no handler reads
+        # More bytes than aiohttp buffers while no handler reads them.
+        body = random.Random(1).randbytes(2_000_000)
         body = zlib.compress(body) if encoding else body
         head = b"PUT /v1/kv/n/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n" % len(body)
         reader, _ = await web_.open(head + encoding + b"\r\n" + body + get("/healthz") * 3)

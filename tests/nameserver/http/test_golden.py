@@ -1,8 +1,8 @@
-"""Every answer over HTTP and every metric, in both modes, must equal the files in the folder ``golden/``.
+"""Every answer over HTTP and every metric must equal its record in the folder ``golden/``, in both modes.
 
-A file is the record of one session: requests in order, each with status, headers and body. Values that differ
-between runs (times, ports, folders, random numbers) are masked. To accept an intended change, record all
-files again with ``python -m tests.nameserver.http.test_golden`` and review the difference.
+Each file there has the requests of one session in order, each with status, headers and body of its answer.
+Values that differ between runs (times, ports, folders, random numbers) are masked. To accept an intended
+change, record all files again with ``python -m tests.nameserver.http.test_golden`` and review the difference.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CONDITION_S: Final = 60.0
 BINARY: Final = "application/octet-stream"
 STATIC_TOPIC: Final = {"bname": "b", "currIdMap": {"0": 0}, "epoch": 3, "topic": "static", "totalQueues": 1}
 
-#: Headers of all answers. A recorded answer names one of these headers only if the answer lacks it.
+#: Headers that every answer should have. A record mentions such a header only if an answer lacks it.
 USUAL: Final = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -70,11 +70,11 @@ VOLATILE: Final = re.compile(
     r'|barriers_confirmed|barriers|storage_stalls|refused_writes|refused_reads|apply_lag|size|snapshot_bytes)":'
     r"[0-9.e+-]+"
 )
-#: Further values that differ between runs. VOLATILE_INDEX: the log index in a JSON member "index".
-#: VOLATILE_NAME: the number in a path of a snapshot, and the random id of a cluster (32 hex digits).
+#: The index of a log entry in a JSON member "index". It differs from run to run.
 VOLATILE_INDEX: Final = re.compile(r'(?<="index":)\d+(?=,"term"|\}$)')
+#: The number in the path of a snapshot, and the random id of a cluster (32 hex digits).
 VOLATILE_NAME: Final = re.compile(r'(?<=/snapshot-)\d+|(?<="cluster":")[0-9a-f]{32}')
-#: First number of an entity tag; it differs from run to run.
+#: The first number of an entity tag. It differs from run to run.
 VOLATILE_TAG: Final = re.compile(r'(?<=Etag: ")\d+|(?<=Etag: W/")\d+')
 #: Metrics whose values differ from run to run.
 VOLATILE_METRICS: Final = re.compile(
@@ -83,8 +83,8 @@ VOLATILE_METRICS: Final = re.compile(
     r"|mqnamesrv_route_cache_bytes|mqnamesrv_raft_(last_contact|snapshot_age|apply_lag|leader_changes|elections"
     r"|storage_stalls|journal_bytes|log_bytes|snapshot_bytes|term|barrier|refused|\w+_index))"
 )
-#: Histogram buckets that a recorded file leaves out. To keep the file short, it holds the buckets of only one
-#: path, one group of requests and one raft step.
+#: Histogram buckets that a record leaves out to stay short. It has the buckets of only one path, one group of
+#: requests and one step of a change in raft mode.
 ALIKE: Final = re.compile(
     r'mqnamesrv_http_request_seconds_bucket\{.*path="(?!/healthz")|mqnamesrv_raft_(fsync|apply)_seconds_bucket'
     r'|mqnamesrv_loop_late_seconds_bucket|mqnamesrv_request_seconds_bucket\{group="(?!route)'
@@ -202,7 +202,7 @@ class Session:
 async def session(
     root: Path, *peers: str, number: int = 0, token: str | None = TOKEN, **flags: str
 ) -> AsyncIterator[Session]:
-    """Run one nameserver; with ``peers`` in raft mode, as the member ``peers[number]``."""
+    """Run one nameserver. With ``peers``, it runs in raft mode as the member ``peers[number]``."""
     raft = peers[number] if peers else ""
     flags = {"dataDir": str(root), "httpListen": "127.0.0.1:0", "listenPort": "0"} | flags
     if peers:
@@ -284,7 +284,7 @@ READS: Final = (
 
 
 async def ask_reads(of: Session) -> None:
-    """Fill the table, read all resources, and cause errors. The requests are the same in both modes."""
+    """Fill the table, read all resources, and cause errors. Both modes get the same requests."""
     await of.register("b", "T", "deleted", "static")
     await of.register("b", "T", "static", broker_id=1)
     await of.register("c", "wiped", cluster="D")
@@ -416,9 +416,9 @@ async def restore_twice(of: Session) -> None:
 
 
 async def raft_of_two(root: Path) -> str:
-    """Record two members; the first one is the leader.
+    """Record the answers of a group of two members, whose first member is the leader.
 
-    The members have a secret, because without a secret they would not exchange their HTTP addresses.
+    The members share a secret, because without a secret they would not exchange their HTTP addresses.
     """
     peers, webs = sorted(free_addresses(2)), free_addresses(2)
     secret = root / "secret"
@@ -472,7 +472,7 @@ def group(of: Session) -> Operations:
 
 
 async def figures(root: Path) -> str:
-    """Give each number in a member's status a different value; record the metrics that show these numbers."""
+    """Give each number in a member's status its own value; record the metrics that show these values."""
     given: dict[str, Any] = {"role": "leader", "me": "a:1", "leader": "a:1", "storage_stalled": True}
     given |= {"members": ["a:1", "b:1", "c:1"], "learners": ["c:1"], "linked": ["b:1"]}
     numbers = (

@@ -1,4 +1,7 @@
-"""Tests of KV values over HTTP, in both modes: put and delete with the token, and with conditions."""
+"""Tests of KV values over HTTP, in independent mode and in raft mode.
+
+The tests make changes with the token, and conditional changes.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Limits of HTTP connections, over real sockets.
+"""Tests of the limits on HTTP connections, over real sockets.
 
-The tests show which connections the server closes and which it continues to serve.
+The tests check which connections the server closes, and which it continues to serve.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ async def test_while_every_place_is_served_health_is_answered_from_the_reserve_a
         await until(lambda: served(web.connections) == 2)
         health, _ = await web.open(HEALTH)
         assert b" 200 " in await answer(health)
-        await ended(health)  # the server closes this connection after one answer
+        # Health checks may use connections above the limit (the reserve), which end after one answer.
+        await ended(health)
         other, _ = await web.open(b"GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b" 503 " in await answer(other)
         await ended(other)
@@ -196,9 +197,9 @@ async def test_page_of_another_site_gets_nothing_and_is_told_why(tmp_path: Any) 
 
 @pytest.mark.slow
 def test_a_peer_that_takes_a_long_answer_is_not_silent() -> None:
-    """A peer that reads a long answer stays connected, although it sends nothing.
+    """The server does not close the connection of a client that is still reading a long answer.
 
-    The connection ends only if the peer stops reading.
+    Such a client sends nothing. Its connection ends only when it stops reading.
     """
 
     class Transport(asyncio.Transport):
@@ -214,10 +215,9 @@ def test_a_peer_that_takes_a_long_answer_is_not_silent() -> None:
             return 100_000
 
     async def main() -> bool:
-        """Return True if the server aborted the connection while the peer was still reading.
+        """Return True if the server aborted the connection while the client was still reading.
 
-        The server may abort it only if the machine delayed this event loop by more than 0.5 s. Otherwise the
-        test fails.
+        The test fails if the server did this although no turn of the event loop lasted more than 0.5 s.
         """
         loop = asyncio.get_running_loop()
         runner, transport = web.AppRunner(web.Application()), Transport()
@@ -234,7 +234,7 @@ def test_a_peer_that_takes_a_long_answer_is_not_silent() -> None:
         while now < end and not transport.aborted:
             connection.pause_writing()
             connection.resume_writing()
-            await asyncio.sleep(0.02)  # the peer reads, then waits for this time
+            await asyncio.sleep(0.02)  # the client reads something every 20 ms
             longest_s, now = max(longest_s, loop.time() - now), loop.time()
         too_soon = transport.aborted
         await until(lambda: transport.aborted)
@@ -243,7 +243,8 @@ def test_a_peer_that_takes_a_long_answer_is_not_silent() -> None:
         assert not too_soon or longest_s > 0.5, "the machine did not hold it up"
         return too_soon
 
-    assert not all(asyncio.run(main()) for _ in range(5))  # up to five runs: the machine may delay some
+    # Up to five runs, because a busy machine may delay some.
+    assert not all(asyncio.run(main()) for _ in range(5))
 
 
 def test_bytes_that_are_no_text_are_refused_and_leave_no_traceback(
@@ -286,10 +287,10 @@ def test_no_route_fails_on_bytes_that_are_no_text(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """No route fails on bytes that are not text.
+    """No HTTP resource fails on a path with bytes that are not UTF-8.
 
-    aiohttp's C parser refuses such bytes, so no handler gets them. Installations without the C parser use
-    aiohttp's Python parser, so the test uses both parsers.
+    aiohttp's C parser refuses such bytes, so no handler gets them. Its Python parser, which is used if the C
+    parser is not installed, passes them on. The test uses both parsers.
     """
     monkeypatch.setattr("aiohttp.web_protocol.HttpRequestParser", parser)
 
@@ -362,5 +363,5 @@ def test_client_that_leaves_while_it_sends_a_snapshot_is_no_failed_request(
 
     asyncio.run(main())
     assert "result=refused(400)" in told()[0]
-    assert "peer=127.0.0.1:" in told()[0]  # logged although the client has left
+    assert "peer=127.0.0.1:" in told()[0]  # the line names the client, although its connection is closed
     assert not [record for record in caplog.records if record.exc_info]

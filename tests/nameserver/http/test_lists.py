@@ -29,7 +29,7 @@ from tests.waiting import until
 
 
 async def pages(ns: Running, path: str, member: str) -> list[Any]:
-    """Return all pages of a list. Each page is a list of its items."""
+    """Return all pages of a list, each page as the list of its items."""
     found, cursor = [], ""
     while True:
         status, body = await ns.get(f"{path}{cursor}")
@@ -284,7 +284,8 @@ async def test_lists_that_wait_for_their_turn_are_bounded_and_who_is_gone_costs_
 async def test_loop_goes_round_while_a_list_of_a_large_table_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line, "SLICE_S", 0.0005)  # short: a fast machine makes the whole list in only 20 ms
+    # Short, because a fast machine makes the whole list in 20 ms.
+    monkeypatch.setattr(line, "SLICE_S", 0.0005)
     rounds = 0
 
     async def count() -> None:

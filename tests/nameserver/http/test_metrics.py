@@ -1,6 +1,6 @@
-"""Metrics of a raft group.
+"""Tests of the metrics of a raft group.
 
-The alert rules and docs/operations.md must name only metrics that exist.
+Each metric that the alert rules or docs/operations.md name must exist.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def exposition(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def families(text: str) -> dict[str, str]:
-    """Return the type of each metric by name. Check that each sample follows the TYPE line of its metric."""
+    """Return the types of the metrics by name; check that each sample follows the TYPE line of its metric."""
     kinds: dict[str, str] = {}
     current = ""
     for line in text.splitlines():
@@ -107,10 +107,14 @@ def test_counters_and_only_they_end_in_total(exposition: str) -> None:
 
 
 def test_an_operator_finds_what_contract_and_design_promise(exposition: str) -> None:
-    """The metrics show all figures that the contract and the design require.
+    """The metrics contain all figures that an operator of a raft group needs.
 
-    The figures concern the leader, elections, contact, lag, indexes, journal, snapshot, refusals, stalls,
-    links and members.
+    The figures concern:
+
+    - leader, elections, contact and members
+    - indexes of the log, and entries that are not applied yet
+    - journal, snapshot, and stalls of the disk
+    - refused requests, and links between members
     """
     known = set(families(exposition))
     assert known >= {
@@ -162,13 +166,13 @@ def test_where_there_is_no_proc_everything_else_is_told(
 
 
 def test_no_series_is_told_twice(exposition: str) -> None:
-    """No series may appear twice, or Prometheus would refuse the answer."""
+    """No time series may appear twice, because Prometheus would then refuse the whole answer."""
     series = [line.rpartition(" ")[0] for line in exposition.splitlines() if not line.startswith("#")]
     assert [name for name in series if series.count(name) > 1] == []
 
 
 def status_of(**figures: object) -> GroupStatus:
-    """Return a member's status with the given figures. The other required figures are 0."""
+    """Return a member's status with the given figures. All other numbers are 0."""
     counted = ("refused_reads", "refused_writes", "unknown_outcomes", "proposals", "apply_lag")
     barriers = ("barriers", "barriers_confirmed", "barrier_rounds")
     given = {"role": "follower", "me": "a:1"} | dict.fromkeys(counted + barriers, 0) | figures
@@ -228,8 +232,8 @@ def test_operations_guide_names_only_metrics_that_are_served(exposition: str) ->
     absent = {
         # A group of one member has no links, and this test registers no broker.
         *("mqnamesrv_raft_link_up", "mqnamesrv_broker_last_seen_oldest_seconds"),
-        # A nameserver has these metrics only with RPC hooks or in a test environment. The tests in
-        # test_rpc_hooks.py and test_cluster_test.py check them.
+        # A nameserver has these metrics only if RPC hooks or cluster tests are configured. test_rpc_hooks.py
+        # and test_cluster_test.py check them.
         *("mqnamesrv_rpc_hook_errors_total", "mqnamesrv_cluster_test_questions_total"),
         "mqnamesrv_cluster_test_kept_answers_total",
     }

@@ -1,4 +1,4 @@
-"""A search for a part of a name must run in short steps, even among 100,000 topics."""
+"""Tests that a search for a part of a topic name runs in short steps, even among 100,000 topics."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ async def test_search_for_a_part_of_a_name_goes_through_a_large_table_in_steps(
         _, whole = await ns.get("/v1/topics?contains=orders-&limit=1")
         assert whole["topics"] == names[:1]
         expected = "".join(f'"{name}"' for name in names if part in name)
-        shortest_s: list[float] = []  # shortest time of each step in three runs: a GC may delay one
+        # Shortest time of each step in three runs; garbage collection may delay one run.
+        shortest_s: list[float] = []
         for _ in range(3):
             page = lists.topics_page(
                 ns.mode.view(Freshness.STALE), ns.web_server.reads.order, Wanted(contains=part, limit=100)

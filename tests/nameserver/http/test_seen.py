@@ -1,4 +1,4 @@
-"""Metrics that show slow requests, refused requests and lost brokers of a nameserver, in both modes."""
+"""Tests of the metrics that show slow requests, refused requests and lost brokers, in both modes."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Nameserver:
 def nameserver(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Nameserver]:
-    """Yield one nameserver of each mode for all tests. Each test has its own brokers."""
+    """Yield one nameserver of each mode for all tests. Each test registers its own brokers."""
     (raft,) = free_addresses(1)
     more = ("--raft", raft, "--peers", raft, "--durability", "fsync") if request.param == "raft" else ()
     folder = tmp_path_factory.mktemp(request.param)
@@ -128,12 +128,12 @@ def test_requests_are_timed_by_group_and_the_groups_are_few(
             broker.invoke(nameserver.addr, RemotingCommand.request(104, nameserver.fields("timed"))).code == 0
         )
     for code in range(9_000, 9_020):
-        assert ask(nameserver, client, code) == 3  # unknown codes are answered with code 3
+        # Code 3 means that the nameserver does not know the request code.
+        assert ask(nameserver, client, code) == 3
     after = counts()
     grown = {group: after[group] - before[group] for group in GROUPS}
-    # The nameserver measures only one in 64 of the route queries that its cache answers. When it measures a
-    # query, it adds all queries since the last measured one to the count. The count may therefore differ by
-    # up to 64.
+    # The nameserver measures only every 64th route query that its cache answers. Only then does it add the
+    # queries since the last measurement to the count. The count may therefore be wrong by up to 64.
     assert grown.pop("route") == pytest.approx(200, abs=64)
     assert grown == {"register": 1, "unregister": 1, "list": 1, "admin": 1}
     assert nameserver.figure("mqnamesrv_request_seconds_sum group=register") > 0
@@ -161,9 +161,9 @@ def test_answers_are_counted_by_their_codes(nameserver: Nameserver, client: Bloc
 
 
 def test_misses_are_counted_once_however_they_arrive(nameserver: Nameserver) -> None:
-    """Count each query once, even if many queries for new and repeated topics arrive in one TCP segment.
+    """Each query counts once, even if many queries for unknown topics arrive in one TCP segment.
 
-    The nameserver looks up such queries twice.
+    The nameserver looks up such queries twice, but must not count them twice.
     """
     before = nameserver.figure("mqnamesrv_answers_total code=17")
     host, _, port = nameserver.addr.rpartition(":")
@@ -185,7 +185,7 @@ def test_a_write_of_the_group_is_timed_where_it_waits(nameserver: Nameserver, cl
     before = nameserver.figures()
     if nameserver.mode == "independent":
         assert "mqnamesrv_request_seconds_count group=admin" in before
-        assert not set(names) & set(before)  # independent mode has no log
+        assert not set(names) & set(before)  # independent mode has no raft log
         return
     for number in range(5):
         assert ask(nameserver, client, 100, namespace="N", key=f"k{number}", value="v") == 0
@@ -206,7 +206,7 @@ def test_a_loop_that_stood_still_is_seen(nameserver: Nameserver) -> None:
 
     before = late()
     os.kill(nameserver.pid, signal.SIGSTOP)
-    time.sleep(0.6)  # SIGSTOP stops the process for this time, so its event loop is late
+    time.sleep(0.6)  # meanwhile the process is stopped, so its event loop is late
     os.kill(nameserver.pid, signal.SIGCONT)
     wait_until(lambda: late() > before, "a turn of the loop that was late")
 

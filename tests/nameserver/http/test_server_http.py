@@ -1,6 +1,6 @@
-"""Tests of a whole nameserver in independent mode.
+"""Tests of a complete nameserver in independent mode.
 
-It runs in this process and serves RocketMQ's protocol and HTTP over sockets.
+The nameserver runs in the process of the tests. It serves RocketMQ's protocol and HTTP over sockets.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tests.waiting import until
 
 
 class LeaderLost(Independent):
-    """Independent mode that answers like a group without a leader as long as ``lost`` is True."""
+    """Independent mode which, as long as ``lost`` is True, refuses requests like a group without a leader."""
 
     lost = False
 
@@ -185,7 +185,8 @@ async def test_refused_route_query_turns_the_client_away_but_keeps_a_brokers_con
             assert (await broker.invoke(ns.wire, request)).code == 1
         assert broker.connected(ns.wire)
         assert (await ns.ask(206)).code == 1
-        assert ns.client.connected(ns.wire)  # only a refused route query would close the connection
+        # The connection stays open, because only refused route queries close it.
+        assert ns.client.connected(ns.wire)
         status, problem = await ns.get("/v1/topics/T/route")
         assert (status, problem["status"]) == (503, 503)
         status, body = await ns.get("/v1/topics/T/route?consistency=stale")
@@ -354,10 +355,7 @@ async def test_document_and_served_paths_are_the_same(tmp_path: Path) -> None:
 
 
 def test_document_is_whole() -> None:
-    """The OpenAPI document has neither broken references nor unused components.
-
-    Each schema must be valid, too.
-    """
+    """The OpenAPI document has valid schemas, no broken references and no unused components."""
     text = json.dumps(DOCUMENT)
     referred = set(re.findall(r'"#/components/(\w+/\w+)"', text))
     there = {
@@ -492,7 +490,8 @@ async def test_page_and_its_parts_are_served_and_load_nothing_from_elsewhere(tmp
                     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
                     "require-trusted-types-for 'script'; trusted-types 'none'"
                 )
-                assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")  # SVG's namespace
+                # An XML name, which no browser loads.
+                assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
                 assert "https://" not in text
                 assert "<style" not in text
 

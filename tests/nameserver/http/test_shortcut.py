@@ -1,7 +1,7 @@
-"""Tests of queries that wait for a change of a topic, over real sockets.
+"""Tests of HTTP queries that wait for a change of a topic, over real sockets.
 
-The server recognises a repeated query by its bytes and answers it without aiohttp. The answer must equal that
-of aiohttp's handler.
+The server recognises a repeated query by its bytes and answers it without aiohttp, which saves time. The
+answer must equal the answer of the handler that aiohttp calls.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Got(NamedTuple):
 
 
 class Watcher:
-    """A client that waits for each change of one topic. It repeats its query over one connection."""
+    """A client that waits for changes of a topic by queries over one connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str) -> None:
         self.reader, self.writer, self._host = reader, writer, host
@@ -65,9 +65,9 @@ class Watcher:
         return Got(int(lines[0].split()[1]), headers, body)
 
     async def known(self, more: str = "&wait=20s", *, topic: str = "T", headers: str = "") -> Got:
-        """Send a first query, so that the server recognises later queries of the same form.
+        """Send a first query; return its answer.
 
-        Return the answer to the first query.
+        Afterwards, the server recognises queries that differ from the first query only in their index.
         """
         self.ask(0, more, topic=topic, headers=headers)
         return await self.answer()
@@ -116,7 +116,8 @@ async def test_known_query_gets_the_answer_of_a_new_one_with_the_same_headers(
         assert told.headers.keys() == same.headers.keys()
         different = {name for name in told.headers if told.headers[name] != same.headers[name]}
         assert different <= {"date", "content-length"}
-        assert told.text == same.text  # in independent mode "last contact" is always 0
+        # The texts are equal, because in independent mode "last contact" is always 0.
+        assert told.text == same.text
 
 
 async def test_more_watchers_than_one_turn_answers_are_all_told(tmp_path: Path) -> None:
@@ -145,7 +146,7 @@ async def test_known_query_for_a_topic_that_goes_gets_404(tmp_path: Path) -> Non
         first = await watcher.known()
         watcher.ask(first.revision)
         await until(lambda: waiting(ns) == 1)
-        await ns.client.close()  # the connection closes, so the nameserver removes the broker
+        await ns.client.close()  # this closes the connection, so the nameserver removes the broker
         gone = await watcher.answer()
         assert gone.status == 404
         assert gone.revision > first.revision
@@ -278,9 +279,9 @@ async def test_connection_is_closed_when_it_is_kept_for_too_long_but_not_while_i
 async def test_a_client_that_reads_its_answer_slowly_is_held_to_its_limits_when_it_was_kept_for_long(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A time limit applies even to an old connection whose client does not read its answer.
+    """The server closes an old connection whose client does not read its answer.
 
-    The server once forgot such connections, so no time limit applied to them.
+    In an earlier version, the limit on the time without reading did not apply to old connections.
     """
     async with limited(tmp_path, monkeypatch, header_s=0.4, kept_s=0.4, stalled_s=3.0, idle_s=60.0) as web:
         await web.ns.register("b", *(f"{number:0200d}" for number in range(2_000)))

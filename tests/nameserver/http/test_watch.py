@@ -104,9 +104,9 @@ async def test_watch_tells_the_state_then_changes_and_goes_on_behind_its_id(tmp_
 
 @pytest.mark.slow
 async def test_watch_of_a_raft_member_goes_on_at_another_member(tmp_path: Path) -> None:
-    """A watch can continue at any member, because all members take revisions from the same log.
+    """A watch can continue at any member, because all members derive revisions from the same log.
 
-    Each member can name the leader.
+    The events of each member also show which member is the leader.
     """
 
     async def put(group: list[Any], key: str) -> None:
@@ -180,10 +180,10 @@ async def test_id_and_entity_tag_hold_over_a_restart_and_not_in_a_new_cluster_th
 
 @pytest.mark.slow
 async def test_entity_tag_of_a_member_that_was_asked_before_it_joined_holds_elsewhere(tmp_path: Path) -> None:
-    """All members of a group must send equal entity tags, even a member that was asked before it joined.
+    """All members must send equal entity tags, even a member that sent a tag before it joined the group.
 
-    Entity tags depend on the group's name. Before a member joins a group, it only knows the name of the group
-    that it would found itself.
+    An entity tag depends on the group's name. A member that has not joined yet uses the name of the group
+    that it would create itself.
     """
     first, second = free_addresses(2)
     async with (

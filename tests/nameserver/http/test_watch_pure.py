@@ -1,4 +1,4 @@
-"""Decisions of a watch, without a server.
+"""Tests of the decisions of a watch, without a server.
 
 They concern the log of changes, sorted topics, event ids, resets and pauses.
 """
@@ -55,7 +55,7 @@ class Followed:
         )
 
     def restart(self) -> None:
-        """Replace the table by a table that is restored from the snapshot of the first one."""
+        """Replace the content of the table by an empty table with the next epoch."""
         other = RouteTable()
         other.epoch = self.table.epoch + 1
         self.table.adopt(other)
@@ -76,7 +76,7 @@ def told(events: bytes) -> list[tuple[str | None, str, Any]]:
 
 
 def look(of: Followed, watch: Watch, members: GroupMembers = MEMBERS) -> list[tuple[str | None, str, Any]]:
-    """Return all events that the watch could send at this moment."""
+    """Return all events that the watch can send now."""
     events = finish(watch.look(of.table.view, members))
     while watch.is_telling:
         events += finish(watch.look(of.table.view, members))
@@ -88,7 +88,7 @@ def names(events: list[tuple[str | None, str, Any]]) -> list[str]:
 
 
 class Knower:
-    """A watcher's copy of the table, which is computed only from the events."""
+    """A client's copy of the table, which is computed only from the events of a watch."""
 
     def __init__(self) -> None:
         self.topics: set[str] = set()
@@ -258,7 +258,8 @@ def test_pause_grows_with_the_names_that_were_looked_at() -> None:
     one = of.watch(kinds=("topics",), prefix="none")
     of.register("a", *[f"t{number:05d}" for number in range(10 * STEP)])
     look(of, one)
-    assert one.take_pause() == pytest.approx(watch.PAUSE_MIN_S)  # no topic begins with the watch's prefix
+    # The shortest pause, because no topic begins with the prefix.
+    assert one.take_pause() == pytest.approx(watch.PAUSE_MIN_S)
     of.register("a", "other1", "other2")
     look(of, one)
     assert one.take_pause() > watch.PAUSE_MIN_S + 10 * STEP * watch.PAUSE_PER_NAME_S
@@ -304,7 +305,7 @@ def test_who_follows_the_events_knows_the_table_whatever_happens(seed: int, forg
                 name = rng.choice("abc")
                 if of.table.view.name(name) is not None:
                     of.apply(eviction(of.table, name))
-            case 4:  # the watcher loses its connection and reconnects
+            case 4:  # the client loses its connection and reconnects
                 one = of.watch(None if knower.id is None else Place.read(knower.id))
             case _:
                 if not rng.randrange(10):

@@ -22,7 +22,7 @@ A = BrokerKey(ClusterName("c"), BrokerAddr("10.0.0.1:10911"))
 def broker(name: str, *, broker_id: int = 0, **topics: int) -> RegisterBroker:
     """Return the registration of a broker with these topics; a topic's value is its permission.
 
-    A broker with the topic ``TBW102`` creates each other topic when the first message for that topic arrives.
+    A broker that has the topic ``TBW102`` creates any missing topic when the first message for it arrives.
     """
     return RegisterBroker(
         cluster_name=ClusterName("c"),
@@ -36,7 +36,7 @@ def broker(name: str, *, broker_id: int = 0, **topics: int) -> RegisterBroker:
         filter_servers=None,
         mappings=(),
         lease_ms=120_000,
-        enable_acting_master=broker_id > 0,  # with None, a slave's topics would be ignored
+        enable_acting_master=broker_id > 0,  # a slave's topics count only if it sent this field
         zone_name=None,
         delete_absent=False,
         record_revision=0,
@@ -53,7 +53,7 @@ def explain(
     started_ms_ago: int = 3_600_000,
     keeps_routes: bool = False,
 ) -> Explanation:
-    """Explain the state of topic T with these brokers registered."""
+    """Explain why topic T is listed or not, in a table with these brokers."""
     table = RouteTable()
     for command in brokers:
         assert isinstance(table.apply(command), Applied)
@@ -152,9 +152,9 @@ def test_history_is_bounded_per_topic_and_in_names(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("topics", [1, 100, 10_000])
 def test_search_in_a_full_history_takes_little_time(topics: int) -> None:
-    """A search in a full history must be fast, because strangers can search for any topic.
+    """A search in a full history must be fast, because any client can search for any topic.
 
-    A search that compared 100,000 names took 2 to 3 ms.
+    When the search still compared 100,000 names, it blocked the event loop for 2 to 3 ms.
     """
     history = History()
     for number in range(2 * history_module.NAMES_MAX // topics):

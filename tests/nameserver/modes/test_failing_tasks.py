@@ -1,4 +1,4 @@
-"""If handling a request fails after its first slice, the client gets the error, in both modes."""
+"""A request that fails after its first time slice is answered with the error, in both modes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FAULT = "ZeroDivisionError: the planted fault"
 
 
 def failing(*_: object, **__: object) -> Iterator[None]:
-    """Return steps that take several time slices and raise in the end."""
+    """Return the steps of a task that runs for several time slices in real time, and then raises an error."""
     for _step in range(5):
         time.sleep(2 * SLICE_S)
         yield
@@ -40,7 +40,7 @@ def failing(*_: object, **__: object) -> Iterator[None]:
 
 
 def broken(loop: Loop) -> Any:
-    """Return steps that take two time slices and raise in the end."""
+    """Return the steps of a task that takes two time slices of the test's clock, and then raises an error."""
     loop.now += 2 * SLICE_S
     yield
     raise ZeroDivisionError

@@ -1,6 +1,6 @@
 """Tests of independent mode.
 
-They cover leases of brokers, KV values and settings in files, and waits for topics.
+They cover leases of brokers, KV values and settings in files, and requests that wait for a topic.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def never(answer: Answer) -> None:
 
 
 class Recorder:
-    """A test server that records the actions which a mode requests: connections to close, notices to send."""
+    """A record of the actions that a mode requests: connections to close, and notices to send."""
 
     def __init__(self) -> None:
         self.closed: list[ConnectionId] = []
@@ -127,7 +127,8 @@ async def test_bad_registration_reaches_neither_liveness_nor_table(tmp_path: Pat
 
 
 async def test_closed_connection_removes_every_broker_registered_over_it_at_once(tmp_path: Path) -> None:
-    # RocketMQ removes only one of the brokers of a closed connection. The others stay until their leases end.
+    # After a connection closed, RocketMQ removes only one of the brokers that registered over it. The other
+    # brokers stay until their leases end.
     bench = Bench(tmp_path)
     other = BrokerKey(ClusterName("c"), BrokerAddr("b:1"))
     await bench.register()
@@ -352,7 +353,7 @@ async def test_kv_configuration_has_a_bound_below_what_is_read_at_a_start(tmp_pa
             kept[str(number)] = value
     assert f"at most {KV_BYTES_MAX} are allowed; it has" in (answer.remark or "")
     assert len(kept) == 3
-    assert (await put("0", "small")).code == 0  # a full store accepts a smaller value for a key
+    assert (await put("0", "small")).code == 0  # also at the limit, a smaller value may replace a larger one
     assert (await put("3", "v" * 800_000)).code == 0
     await bench.server.close()
     again = Bench(tmp_path)
@@ -393,8 +394,8 @@ def test_kv_configuration_that_a_full_disk_refused_is_written_once_there_is_room
     async def main() -> None:
         bench = Bench(tmp_path)
         assert (await put(bench, "before")).code == 0
-        in_the_way.mkdir()  # a folder in place of the temporary file makes writes fail, as on a full disk
-        for _ in range(2):  # the second, equal request must fail, too
+        in_the_way.mkdir()  # a folder with the name of the temporary file makes writes fail
+        for _ in range(2):  # the second request changes nothing, and must fail, too
             answer = await put(bench, "refused")
             assert answer.code == 1
             assert (answer.remark or "").endswith("tried again every 0.02 s")
@@ -402,7 +403,7 @@ def test_kv_configuration_that_a_full_disk_refused_is_written_once_there_is_room
         await asyncio.sleep(0.1)
         assert caplog.text.count("not kept") == 1, "each new try is no news"
         in_the_way.rmdir()
-        await until(lambda: "kept again" in caplog.text)  # the file is replaced first, then its checksum
+        await until(lambda: "kept again" in caplog.text)  # this also waits until the checksum is written
         assert load_kv_file(path) == {"n": {"before": "v", "refused": "v"}}
         assert (await put(bench, "refused")).code == 0
         in_the_way.mkdir()
@@ -461,8 +462,8 @@ async def test_wait_for_a_topic_ends_with_its_change_and_no_other(tmp_path: Path
     await bench.register()
     assert await waiting == 1
     assert not other.done()
-    # A new slave changes the topic's route, although the topic itself does not change. So its
-    # registration must also wake a request that waits for the topic.
+    # A new slave of a broker changes the routes of the broker's topics. So its registration must wake a
+    # request that waits for such a topic.
     waiting = asyncio.ensure_future(bench.server.changed("t1", 1, deadline=deadline))
     await asyncio.sleep(0)
     await bench.register(BrokerKey(ClusterName("c"), BrokerAddr("a:2")), over=2, brokerId="1")

@@ -1,6 +1,6 @@
-"""Tests of a file that stores the current state.
+"""Tests of class KeptFile, which writes the current state to a file after each change.
 
-A failed write is logged, reported and repeated.
+It logs, reports and repeats a failed write.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from routekeeper.nameserver.modes.kept_file import KeptFile
 
 
 class Kept:
-    """A file whose writes the test can delay or make fail."""
+    """A KeptFile whose writes a test can delay or let fail."""
 
     def __init__(self) -> None:
         self.content = 0
@@ -66,7 +66,7 @@ def test_an_error_nobody_expected_is_logged_told_and_tried_again(
             "in force, but not kept in a file: planted; tried again every 0.01 s"
         )
         kept.change()
-        kept.file.keep_soon()  # start a write that no caller waits for
+        kept.file.keep_soon()  # no caller waits for this write
         await asyncio.sleep(0.1)
         assert caplog.text.count("content not kept file=a/file error=planted") == 1, "each try is no news"
         assert "Traceback" in caplog.text
@@ -112,7 +112,7 @@ def test_a_disk_that_stands_still_does_not_keep_it_from_closing(
             await kept[0].file.close()
         waiting.cancel()
 
-    asyncio.run(body())  # the writing thread hangs; the event loop must close nevertheless
+    asyncio.run(body())  # the event loop must close although the writing thread hangs
     assert kept[0].written == []
     assert "the disk has not answered for 0.05 s: ending without it" in caplog.text
     kept[0].may_write.set()

@@ -1,4 +1,4 @@
-"""A large file is rewritten only at a limited rate, even if a client makes small changes all the time."""
+"""KeptFile limits the bytes that it writes per second, even if a client makes small changes all the time."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ async def test_changes_one_after_the_other_rewrite_a_large_file_at_a_bounded_rat
 async def test_changes_during_the_pause_are_one_write_and_closing_does_not_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The pause after the first write lasts 2 s. In this time, 50 changes arrive even on a slow machine.
+    # At this rate, the pause after the first write lasts 2 s. In this time, even a slow machine makes 50
+    # changes.
     monkeypatch.setattr(kept_file, "BYTES_PER_S", MIB // 2)
     large = Large(tmp_path / "file")
     await large.change()

@@ -1,4 +1,4 @@
-"""Tests of registrations that arrive late, and of brokers whose data version becomes lower."""
+"""Tests of delayed registrations, and of brokers whose data version becomes lower."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class OneNameserver:
             self.server.tick(self.now)
 
     def take(self, *requests: Request, over: int = 1) -> None:
-        """Apply registrations, and check that each one succeeds."""
+        """Apply registrations, and check that each registration succeeds."""
         for request in requests:
             answer = self.server.register(request, ConnectionId(over), deadline=9.0, answered=never)
             assert answer == Answer()
 
     @property
     def queues(self) -> int:
-        """Return the number of write queues that this nameserver lists for each topic of the broker."""
+        """Return the number of write queues that the nameserver lists for the broker's topics."""
         view = self.server.view(Freshness.DEFAULT)
         (found,) = {view.topic(topic).queues["broker-a"].write_queue_nums for topic in ("T", "U")}  # type: ignore[union-attr]
         return found
@@ -110,9 +110,9 @@ async def test_the_current_version_makes_the_next_repeat_a_first_one(tmp_path: P
 
 
 async def test_a_question_with_an_older_version_is_answered_changed(tmp_path: Path) -> None:
-    """If a broker asks about an older data version than the listed one, the answer must be "changed".
+    """If a broker asks whether an older data version than the listed one is current, the answer is "changed".
 
-    After this answer, the broker registers, so the nameserver gets the broker's present data.
+    The answer makes the broker register, so the nameserver gets the broker's current topics.
     """
     one = await at_the_second_version(tmp_path)
     answer = await one.server.execute(query_version(counter=1), ConnectionId(1), deadline=9.0)

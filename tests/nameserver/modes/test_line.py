@@ -1,7 +1,7 @@
-"""Tests of `Line`, the queue in which a process does its tasks.
+"""Tests of `Line`, the queue of the tasks of a nameserver.
 
-A single short task runs at once, without a callback of the event loop. Many short tasks pause at the end of a
-time slice, and a callback continues them.
+A single short task runs at once, without a callback of the event loop. If many tasks are in the queue, they
+stop at the end of a time slice, and a callback of the event loop continues them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from routekeeper.remoting.steps import Steps
 
 
 class Loop:
-    """A clock that the tasks advance, and a list of event loop callbacks that the test runs."""
+    """A queue with its event loop: a clock that the tasks advance, and callbacks that the test calls."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -38,11 +38,11 @@ class Loop:
         return name
 
     def add(self, name: str, **more: Any) -> None:
-        """Add a long task; when the task is done, its result is appended to `results`."""
+        """Add a long task whose result will be appended to `results`."""
         assert self.line.run(self.long(name), self.results.append, **more) is None
 
     def all_done(self) -> list[str]:
-        """Run the test's event loop until no task and no callback remains; return all results."""
+        """Call the callbacks until no task and no callback remains; return all results."""
         while len(self.line) or self.soon:
             self.come_round()
         return self.results

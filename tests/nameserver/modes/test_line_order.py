@@ -1,4 +1,4 @@
-"""The server handles the tasks of all senders in turn, so a busy sender delays only itself."""
+"""Tests of the order of tasks: all senders take turns, so a busy sender delays only itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ STRANGER, BROKER, OTHER = ConnectionId(1), ConnectionId(2), ConnectionId(3)
 
 
 class Clock:
-    """A clock that advances 1 ms at each reading. So a time slice ends after five readings on any machine."""
+    """A clock that advances 1 ms at each reading.
+
+    So a time slice ends after five readings, however fast the machine is.
+    """
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -73,8 +76,8 @@ async def test_host_with_many_connections_holds_other_hosts_up_for_one_registrat
     for number in range(10):
         request = registration(11 + number, 4_000)
         server.register(request, over=ConnectionId(11 + number), host="10.0.0.9")
-    # The first of these registrations repeats the broker's registration above and changes nothing. The
-    # second registration changes the table.
+    # The next registration repeats an earlier one of the same broker and changes nothing. The one after it is
+    # the first of its broker, and changes the table.
     server.register(registration(1, 3), over=BROKER, host="10.0.0.2")
     server.register(registration(3, 3), over=OTHER, host="10.0.0.3")
     await rounds_until(lambda: len(server.answered) == 13)
@@ -85,7 +88,7 @@ async def test_host_with_many_connections_holds_other_hosts_up_for_one_registrat
 async def test_connection_that_closes_takes_its_waiting_registrations_along(tmp_path: Path) -> None:
     """If a connection closes while its registration is being applied, its broker must not stay listed.
 
-    Each request of the connection is either answered or dropped, and only once.
+    The server must either answer or drop each request of the connection, and must do so only once.
     """
     server = Server(tmp_path)
     view = server.mode.view(Freshness.STALE)
@@ -131,10 +134,10 @@ async def test_many_brokers_of_a_closed_connection_leave_in_several_turns(tmp_pa
 
 
 async def test_repeat_is_not_remembered_for_a_connection_that_has_closed(tmp_path: Path) -> None:
-    """The server must not remember a registration whose connection has closed.
+    """The server must not store a registration for recognising repeats after its connection has closed.
 
-    In this test, the connection closes while the server compares its registration, which changes nothing. No
-    further request can arrive over this connection, so the memory would never be freed.
+    No further request can arrive over such a connection, so the server would never free this memory. In this
+    test, a connection closes while the server compares a registration that changes nothing.
     """
 
     def remembered() -> int:
@@ -148,7 +151,7 @@ async def test_repeat_is_not_remembered_for_a_connection_that_has_closed(tmp_pat
         await rounds_until(lambda count=count: len(server.answered) == count)  # type: ignore[misc]
     assert remembered() == before + 1, "the second one changed nothing"
     server.register(registration(1, 8_000), over=OTHER)
-    await asyncio.sleep(0)  # the task has begun, and it takes several rounds
+    await asyncio.sleep(0)  # now the task has begun; it takes several turns of the event loop
     assert len(server.answered) == 2
     server.mode.closed(OTHER, by_us=False)
     await rounds_until(lambda: len(server.answered) == 3)
@@ -160,8 +163,8 @@ async def test_repeat_is_not_remembered_for_a_connection_that_has_closed(tmp_pat
 async def test_closings_do_not_wait_for_one_registration_of_a_busy_host_each(tmp_path: Path) -> None:
     """A broker whose connection closes is removed soon, even if another host keeps the server busy.
 
-    The broker's connection is one of many that close. Meanwhile, the other host always has requests waiting.
-    The broker must disappear after at most two of these requests.
+    In this test, 51 connections close at once, and the last of them is the broker's. The server may handle at
+    most two of the other host's ten requests before it removes the broker.
     """
     server = Server(tmp_path)
     view = server.mode.view(Freshness.STALE)

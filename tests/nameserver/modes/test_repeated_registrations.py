@@ -1,4 +1,4 @@
-"""A repeated registration that changes nothing is answered without decoding its body."""
+"""The server answers a repeated registration that changes nothing without decoding its body."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Effects:
     """A test server that ignores every action that the mode requests."""
 
     def close_connection(self, origin: ConnectionId) -> None:
-        """Do nothing: leave the connection open."""
+        """Leave the connection open."""
 
     def notify_min_broker(self, change: MinBrokerChange) -> None:
-        """Do nothing: send no notice."""
+        """Send no notice."""
 
 
 def never(answer: Answer) -> None:
@@ -43,7 +43,7 @@ def never(answer: Answer) -> None:
 
 
 def on_a_loop(call: Callable[[], _T]) -> _T:
-    """Return the result of `call`, which runs inside an event loop. The loop ends directly afterwards."""
+    """Run `call` inside a new event loop, and return its result."""
 
     async def main() -> _T:
         return call()
@@ -81,7 +81,7 @@ def register(server: Independent, request: Request, over: int = 1) -> Answer:
 
 
 def counting(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
-    """Return a list. Each request is added to the list when it is decoded."""
+    """Return a list to which each registration is added when it is decoded."""
     decoded: list[Request] = []
 
     def counted(request: Request) -> Steps[Registration | Answer]:
@@ -95,8 +95,8 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
 def test_hash_of_a_large_body_depends_on_a_secret_whatever_the_environment_says() -> None:
     """The hash of a body must depend on a secret of this process, which no client knows.
 
-    Python's own hash does not, if PYTHONHASHSEED is set. The tests set this variable, as some container
-    images do.
+    Otherwise, a client could construct another body with the same hash. Python's own hash is predictable if
+    the environment sets PYTHONHASHSEED, as these tests and some container images do.
     """
     body = bytes(BODY_BYTES_MAX + 1)
     one, other = Repeats(bytes(SECRET_SIZE)), Repeats(b"\1" * SECRET_SIZE)
@@ -172,7 +172,7 @@ def test_the_same_registration_over_another_connection_is_decoded(
 
 
 def change(server: Independent, code: int, **ext: str) -> None:
-    """Execute a request that is not a registration, and check that it succeeds."""
+    """Change the table by a request that is not a registration."""
     answer = asyncio.run(
         server.execute(Request(code=code, ext_fields=ext, body=b""), ConnectionId(9), deadline=1e9)
     )
@@ -183,7 +183,11 @@ Step = tuple[str, Request | None, int]
 
 
 def play(folder: Path, script: Sequence[Step]) -> None:
-    """Send the same requests to two servers: one remembers the registrations, the other one forgets them."""
+    """Send the same requests to two servers, and compare their answers.
+
+    The first server remembers registrations, so it answers repeats without decoding them. The second server
+    must forget each registration.
+    """
     remembers, forgets = server_in(folder / "a"), server_in(folder / "b")
     last: dict[int, Request] = {}
     for at, (kind, request, over) in enumerate(script):

@@ -1,7 +1,7 @@
-"""Tests of the code that answers requests in all modes.
+"""Tests of the code that answers requests in both modes.
 
-This code computes a command from the route table and proposes it. If another change is applied first, the
-code computes the command again. The remark of a refusal begins with a tag, such as [NO_QUORUM].
+This code computes a command from the route table and proposes it. If another change is applied first, it
+computes the command again. If it refuses a request, the answer's remark begins with a tag like [NO_QUORUM].
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HEADER = {
 
 
 class Delayed:
-    """A mode that can apply another change after a command was computed and before its outcome is known."""
+    """A mode that can apply another change between the computation of a command and its application."""
 
     def __init__(self, meanwhile: Callable[[RouteTable], None] = lambda table: None) -> None:
         self.table = RouteTable()

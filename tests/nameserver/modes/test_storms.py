@@ -1,7 +1,7 @@
 """Tests of very large registrations, and of the eviction of many brokers at once.
 
-Meanwhile, the nameserver serves other requests. No read sees a registration or an eviction that is only
-partly applied.
+While the nameserver applies such a change in steps, it must serve other requests. No read may see a change
+that is only partly applied.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def registration(number: int, topics: int, *, first: int = 0) -> Request:
 class Answers:
     """A sender of registrations.
 
-    `waiting` is the number of registrations that have no final result yet. The final result is that the
-    registration was applied, or that it was dropped with its connection.
+    `waiting` is the number of registrations that the nameserver has not applied yet, and has not dropped
+    because of a closed connection.
     """
 
     def __init__(self, mode: Independent | Replicated) -> None:
@@ -64,7 +64,7 @@ class Answers:
         def take(answer: Answer) -> None:
             if answer.code == ResponseCode.SUCCESS or answer is GONE:
                 self.waiting -= 1
-            else:  # not applied in time on a busy machine: repeat the request, as a broker does
+            else:  # not applied in time on a busy machine, so repeat it as a broker does
                 asyncio.get_running_loop().call_soon(self._register, request, over)
 
         deadline = asyncio.get_running_loop().time() + 30.0
@@ -74,10 +74,7 @@ class Answers:
 
 
 async def rounds_until(condition: Callable[[], bool], look: Callable[[], None] = lambda: None) -> int:
-    """Check a condition in each round of the event loop.
-
-    Return the number of rounds until the condition was true.
-    """
+    """Check a condition in each turn of the event loop; return the number of turns until it was true."""
     rounds = 0
     async with asyncio.timeout(60):
         while not condition():

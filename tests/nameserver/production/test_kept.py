@@ -1,4 +1,4 @@
-"""Tests of the limits on questions to nameservers and on stored answers, and of the address server's URL."""
+"""Tests of a test environment's requests to production nameservers: limits, stored answers and addresses."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_large_answers_are_kept_up_to_a_number_of_bytes_and_counted_down_again()
         kept.keep(f"t{number}", ROUTE, 0.0, size=4 * 1024 * 1024)
     assert 0 < kept.held_bytes <= BYTES_MAX
     assert kept.find("t19", 0.0) is not None
-    for _ in range(3):  # a new answer replaces the stored one, so its bytes count once
+    for _ in range(3):  # each answer replaces the one before, so the bytes count once
         kept.keep("t19", ROUTE, 0.0, size=4 * 1024 * 1024)
     assert kept.held_bytes <= BYTES_MAX
     kept.keep("later", None, KEPT_S)

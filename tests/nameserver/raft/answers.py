@@ -1,4 +1,4 @@
-"""Raft messages of a leader and its followers, for tests that make the messages themselves."""
+"""Functions that make raft messages, for tests in which the leader or a follower is only simulated."""
 
 from __future__ import annotations
 
@@ -34,10 +34,7 @@ def follower_of(w: Any) -> Engine:
 
 
 def from_leader(follower: Engine, entries: Sequence[tuple[int, bytes]] = (), **changes: Any) -> Append:
-    """Return a message as the leader would send it next.
-
-    The ``entries`` follow the last entry of the follower's log.
-    """
+    """Return the leader's next message, with ``entries`` that follow the end of the follower's log."""
     log = follower.shared.log
     values: dict[str, Any] = {
         "term": follower.term,

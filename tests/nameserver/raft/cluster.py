@@ -43,7 +43,7 @@ class Machine:
 
 
 class Owner:
-    """Owner of a transport that records links and messages, and refuses the message ``bad``."""
+    """The receiver of a transport's events. It records links and messages, and refuses message ``bad``."""
 
     def __init__(self) -> None:
         self.linked: dict[str, int] = {}
@@ -140,7 +140,7 @@ class Cluster:
         return next(name for name, other in self.up.items() if other is member)
 
     async def put(self, *payloads: bytes) -> None:
-        """Append the payloads at the leader, and wait until the leader has applied the last one."""
+        """Append the payloads at the leader, and wait until the leader has applied the last payload."""
         leader = await self.elected()
         indexes = [leader.append(payload, term=leader.term) for payload in payloads]
         last = indexes[-1]

@@ -14,7 +14,7 @@ from tests.sim.engines import World
 
 @pytest.fixture
 def world() -> Callable[..., World]:
-    """Return a function that makes a simulated group. By default, the group is started and has a leader."""
+    """Return a function that makes a simulated group, which by default is started and has a leader."""
 
     def make(seed: int = 1, *, started: bool = True, **settings: object) -> World:
         made = World(seed, **settings)  # type: ignore[arg-type]
@@ -28,7 +28,7 @@ def world() -> Callable[..., World]:
 
 @pytest.fixture
 def find_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function that runs a scenario with a fix switched off, and checks that it fails."""
+    """Return a function that switches off a fix, runs a scenario, and checks that the scenario fails."""
 
     def find(
         switch_off: Callable[[pytest.MonkeyPatch], None],
@@ -39,7 +39,7 @@ def find_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         def play() -> None:
             found = scenario(tmp_path, monkeypatch)
             if inspect.iscoroutine(found):
-                # If the scenario hangs, this ends with a TimeoutError: a hang is not the failure that counts.
+                # A scenario that hangs ends with a TimeoutError. This is not the expected failure.
                 asyncio.run(asyncio.wait_for(found, 60))
 
         switch_off(monkeypatch)

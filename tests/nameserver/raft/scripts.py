@@ -1,11 +1,11 @@
-"""Scripts of events of a raft group, with their expected output: ``testdata/*.txt``.
+"""A player for scripts of events of a raft group. The scripts are the files ``testdata/*.txt``.
 
-A script consists of several parts. Each part is a list of events, then ``----``, then the expected output of
-the events. At the start of a script, member ``a`` leads the group in term 1. A number may be relative to a
-figure of the member: ``last-1``, ``term+1``.
+A script consists of several parts. Each part is a list of events, the line ``----``, and the expected output
+of the events. At the start of a script, member ``a`` leads the group in term 1. A number in an event may be
+relative to a figure of the member, as in ``last-1`` or ``term+1``.
 
-If the environment variable ``ROUTEKEEPER_REWRITE`` is set, ``play`` writes the present output into the
-script's file. Review the difference before you commit it.
+If the environment variable ``ROUTEKEEPER_REWRITE`` is set, ``play`` writes the actual output into the script.
+Review the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ KINDS: Final[dict[str, tuple[type, dict[str, str]]]] = {
 
 
 def play(make: Callable[..., Any], name: str) -> None:
-    """Run the script ``name``; fail if its events have another output than the script expects.
+    """Run the script ``name``; fail if the output of its events differs from the expected output.
 
     Raises:
         AssertionError: If the outputs differ. The message shows the difference, line by line.
@@ -139,13 +139,13 @@ class Group:
             self._w[name].resume_disk()
 
     def link(self, name: str, peer: str) -> None:
-        """Begin a new link to `peer` on this member's side only; an existing link ends."""
+        """End the link to `peer` and begin a new link, but let only member `name` notice this."""
         engine = self._w.engine(name)
         engine.link_down(f"{peer}:1")
         engine.link_up(f"{peer}:1")
 
     def greet(self, name: str, peer: str, *, cluster: str = "") -> Iterator[str]:
-        """End the link to `peer` and begin a new one, but only on this member's side."""
+        """Deliver a greeting to `name`, as if `peer` had sent it."""
         greeting = messages.Greeting("other", True, False, 300, {}, 0, cluster)
         yield from self._receive(self._w.engine(name), peer, greeting)
 
@@ -209,7 +209,7 @@ class Group:
         return int(known[name]) + int(f"{sign}{number or 0}")
 
     def watch(self) -> None:
-        """Start to record messages, and forget the messages that were recorded before."""
+        """Start to record messages; discard the messages that were recorded before."""
         self._w.logging = True
         self._w.log.clear()
 
@@ -256,7 +256,7 @@ class Group:
             yield line
 
     def leader(self) -> list[str]:
-        """Print the name of the leader if there is a leader that can commit."""
+        """Print the name of the leader that can commit entries, if there is one."""
         return [f"{leader.name[0]} leads" if (leader := self._w.leader) else "nobody leads"]
 
     def members(self, name: str) -> list[str]:

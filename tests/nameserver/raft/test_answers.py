@@ -1,7 +1,10 @@
 """Tests of the outcomes of proposals.
 
-The sender gets the outcome in time (D13), and never the outcome of another proposal (D23). A delayed command
-does not overwrite the effect of a newer command (D27).
+The tests check that three defects of PySyncObj stay fixed (see docs/pysyncobj-defects.md):
+
+- D13: The sender gets the outcome in time.
+- D23: The sender never gets the outcome of another proposal.
+- D27: A delayed command does not overwrite the effect of a newer command.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ def draw_boot_id() -> Callable[[], int]:
 
 @contextlib.asynccontextmanager
 async def _member(root: Path, *, boot_id: int) -> AsyncIterator[Replicated]:
-    """Yield one nameserver of a group of three. The nameserver has not reached another member yet."""
+    """Yield one nameserver of a group of three, whose other members do not run."""
     flags = {"mode": "raft", "raftAddress": PEERS[0], "raftPeers": ",".join(PEERS), "dataDir": str(root)}
     settings = load_settings(flags=flags, file={}).settings
     member = Replicated(LiveSettings(settings), _NoEffects(), boot_id=boot_id)

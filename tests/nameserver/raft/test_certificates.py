@@ -1,6 +1,6 @@
-"""Tests of a member's certificate.
+"""Tests of a member's TLS certificate.
 
-The member warns before the certificate expires, and reads it again after its renewal.
+The member warns before the certificate expires, and loads a renewed certificate without a restart.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def served_until(root: Path, raft: str) -> float:
 
 
 def left_s(running: Running) -> float:
-    """Return the time in s for which the member's certificate is still valid, by the member's metrics."""
+    """Return the value of the member's metric that shows how many seconds its certificate is still valid."""
     with urllib.request.urlopen(f"http://{running.http}/metrics", timeout=WITHIN_S) as reply:
         found = GAUGE.search(reply.read().decode())
     return float(found[1]) if found else 0.0

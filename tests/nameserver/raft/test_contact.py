@@ -1,7 +1,7 @@
 """Tests of the time at which a member last had contact with a majority.
 
-The member computes this time from its own clock values, which other members echo. Contact counts only with
-voters of the same term, and only after the member has applied the leader's commit index.
+A member sends the time of its own clock, and other members send this time back with their answers. Contact
+counts only with voters of the same term, and only after the member has applied the leader's commit index.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def test_who_accepted_us_has_done_so_also_after_a_new_link() -> None:
     contact.accepted_by("b", clock=2.0, echo=90.0, voter=True)
     contact.forget("b")
     assert contact.member_date("b") == -math.inf
-    assert contact.majority_date(100.0) == -math.inf  # the peer may have restarted and have fewer entries
+    assert contact.majority_date(100.0) == -math.inf  # the other member may have restarted with fewer entries
     assert contact.accepted_date("b") == 90.0
     contact.accepted_by("b", clock=1.0, echo=95.0, voter=True)
     assert contact.accepted_date("b") == 95.0
@@ -69,14 +69,14 @@ def test_echoes_of_a_former_term_do_not_count_and_are_not_returned() -> None:
     contact.new_term()
     assert contact.majority_date(100.0) == -math.inf
     assert contact.echo_for("b") is None
-    assert contact.date == 90.0  # contact that was proven in an earlier term still counts
+    assert contact.date == 90.0  # contact in an earlier term still counts
 
 
 def test_a_followers_date_is_its_echo_minus_the_age_its_leader_states() -> None:
     contact = QuorumContact(3)
     contact.stated_by_leader("a", clock=5.0, echo=70.0, age=2.5, commit=10)
     contact.applied(9)
-    assert contact.date == -math.inf  # contact counts after entry 10 is applied
+    assert contact.date == -math.inf  # contact counts only after entry 10 is applied
     contact.applied(10)
     assert contact.date == 67.5
     assert contact.echo_for("a") == 5.0

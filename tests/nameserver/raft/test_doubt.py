@@ -1,6 +1,7 @@
 """Tests of power cuts with durability ``journal``.
 
-A member that may have lost acknowledged entries must not count for a majority (rule 9).
+A member that may have lost acknowledged entries must not count towards a majority. This is rule 9 of
+docs/raft-rules.md.
 """
 
 from __future__ import annotations
@@ -96,10 +97,10 @@ def test_without_a_trusted_majority_nobody_leads_until_one_is_forced(
 
 
 async def test_a_commit_index_beyond_the_log_is_loss_and_refused(tmp_path: Path) -> None:
-    """A member must not start if its log lost committed entries and its machine was not restarted.
+    """A member whose log lost committed entries must not start, unless its machine was restarted.
 
-    Without a restart of the machine, no power cut can explain the loss. After a restart, the member would
-    start, because it would know that entries may be missing.
+    A power cut, which also restarts the machine, may lose entries. The member then starts, and knows that
+    entries may be missing. In this test, only a defect can explain the loss.
     """
     async with cluster_of(tmp_path, 1) as cluster:
         await cluster.start()

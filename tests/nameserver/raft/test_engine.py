@@ -1,4 +1,4 @@
-"""Tests of the reports with which the raft engine announces changes of its state."""
+"""Tests of the calls by which the raft engine reports changes of its state."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ async def test_a_snapshot_whose_restore_was_refused_is_not_restored_at_the_next_
 ) -> None:
     """A snapshot whose restore failed must not be restored at the next start.
 
-    The operator was told that nothing changed, and later entries were acknowledged.
+    The operator has got the answer that nothing changed. Entries that were acknowledged later would be lost.
     """
     disk = Faulty()
     monkeypatch.setattr(node_member, "DISK", disk)
@@ -102,8 +102,8 @@ async def test_no_member_is_added_while_a_snapshot_is_restored(
 ) -> None:
     """While a snapshot is restored, the leader must refuse a new member.
 
-    Otherwise, the new configuration would get the snapshot's index, and only one member's log would contain
-    it.
+    Otherwise, the entry of the new configuration would get the same index as the restored snapshot. Then only
+    one member's log would contain this entry.
     """
     async with cluster_of(tmp_path, size=1) as cluster:
         await cluster.start()
@@ -136,8 +136,8 @@ async def test_a_restore_ends_if_its_member_leads_no_more(
 ) -> None:
     """A restore must end if its member loses the leadership.
 
-    In this test, the member loses the leadership because its disk hangs. Meanwhile, the restore waits until
-    the last entry is durable.
+    In this test, the disk hangs while the restore waits for the last entry to be durable. A leader whose disk
+    hangs steps down.
     """
     disk = Still()
     monkeypatch.setattr(node_member, "DISK", disk)
@@ -158,10 +158,7 @@ async def test_a_restore_ends_if_its_member_leads_no_more(
 
 
 async def _saved_alone(cluster: Cluster, payload: bytes) -> SnapshotFile:
-    """Append an entry and save a snapshot in a group of one.
-
-    Then wait until the journal contains no entries.
-    """
+    """Append an entry in a group of one, save a snapshot, and wait until the journal has no entries."""
     (name,) = cluster.peers
     folder = cluster.config(name).data_dir / "raft"
 
@@ -181,7 +178,7 @@ async def _saved_alone(cluster: Cluster, payload: bytes) -> SnapshotFile:
 async def test_a_member_that_has_lost_its_newest_snapshot_does_not_start(tmp_path: Path, older: bool) -> None:
     """A member that has lost its newest snapshot must not start, although its journal has no entries.
 
-    It could only start with an older state or with no state.
+    Only an older state or no state would be left, so acknowledged entries would be lost without a notice.
     """
     async with cluster_of(tmp_path, size=1) as cluster:
         await cluster.start()
@@ -331,7 +328,7 @@ async def test_a_leader_that_can_read_no_snapshot_pauses_between_its_attempts(
 ) -> None:
     """A leader that cannot read its snapshot must pause between its attempts to read it.
 
-    The pauses double as long as the same snapshot is the newest one.
+    Each pause is twice as long as the one before, until there is a newer snapshot.
     """
     caplog.set_level("INFO")
     disk = Never()

@@ -1,8 +1,4 @@
-"""Tests of a follower.
-
-The tests send matching and conflicting entries from valid and invalid senders, and check the follower's
-answers.
-"""
+"""Tests of a follower's answers to matching and conflicting entries, and to messages of invalid senders."""
 
 from __future__ import annotations
 
@@ -107,7 +103,7 @@ def test_a_configuration_among_the_entries_is_in_force_at_once(world: Make) -> N
     term = follower.term
     follower.receive("a:1", encode(from_leader(follower, [(term, REGULAR), (term, configuration)])))
     assert follower.shared.configuration == changed
-    follower.receive("a:1", encode(from_leader(follower)))  # a learner in the group must not make it fail
+    follower.receive("a:1", encode(from_leader(follower)))  # must not fail because of the learner
 
 
 def test_a_follower_that_was_asked_to_stand_does_not_wait_for_its_leader(world: Make) -> None:

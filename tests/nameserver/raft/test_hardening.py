@@ -1,7 +1,8 @@
 """Tests of fixed defects of the raft library (PySyncObj) that no script in ``testdata`` shows.
 
-The last test switches off one fix at a time. Then, the scenario or script of this fix must fail. Scripts and
-scenarios run on the real library, through in-memory links.
+The last test switches off one fix at a time, and then the scenario or script of this fix must fail. Scripts
+and scenarios run on the real library, but with links in memory. docs/pysyncobj-defects.md has the numbers of
+the defects, such as D9.
 """
 
 from __future__ import annotations
@@ -134,7 +135,10 @@ def test_d5_a_vote_counts_once_for_each_voter(world: Make) -> None:
 @pytest.mark.parametrize("kind", ["append", "stale", "request_vote", "snapshot"])
 @pytest.mark.parametrize("term", [2**40, 2**64 - 1], ids=str)
 def test_one_message_does_not_use_up_the_terms(world: Make, kind: str, term: int) -> None:
-    """A follower must refuse a term that is too high: no later term could be stored, read or reached."""
+    """A follower must refuse a message whose term is much higher than its own.
+
+    If it accepted the highest term that it can store, no later election could have a higher term.
+    """
     w = world()
     w.elect("a")
     follower = w.engine("b")
@@ -148,7 +152,7 @@ def test_one_message_does_not_use_up_the_terms(world: Make, kind: str, term: int
     with pytest.raises(MessageError, match=r"term \d+ is more than|Expected `int` <="):
         follower.receive("c:1", encode(message))
     assert follower.term <= before + TERM_STEP_MAX
-    for _ in range(3):  # each time, the members must agree on a leader that can append
+    for _ in range(3):  # afterwards, the members must still elect a leader that can append entries
         w.settle(10.0)
         assert w.submit() is not None
     w.settle(10.0)
@@ -257,7 +261,7 @@ def test_d18_a_long_conflicting_tail_is_replaced_in_a_few_messages(world: Make) 
     for _ in range(900):
         w.submit()
     for other in "bc":
-        w.cut("a", other)  # drop messages in flight; later, the leader resumes at its last entry
+        w.cut("a", other)  # messages in flight are lost, so the leader later begins with its last entry
     w.run(1)
     w.logging = True
     w.heal()
@@ -351,7 +355,7 @@ def test_first_start_needs_every_member_once_and_names_whom_it_waits_for(world: 
     w.start("c")
     w.settle()
     assert w.engine("a").greetings.waiting_for == ()
-    # Later starts need only a majority of the members.
+    # After the group was created, a majority of the members is enough for a start.
     for member in list(w.members.values()):
         w.crash(member)
     w.run(0.5)
@@ -385,9 +389,9 @@ def test_d28_a_failing_snapshot_is_tried_again_with_a_growing_pause(world: Make)
 
 
 def test_d28_a_failed_snapshot_is_tried_again_although_no_entry_follows(world: Make) -> None:
-    """If a snapshot fails, it must be tried again after a pause, even if the journal does not grow.
+    """A snapshot that fails must be tried again after a pause, even if the journal does not grow.
 
-    In this test, a snapshot begins when the journal is twice as large as the last snapshot.
+    In this test, a member makes a snapshot when its journal is twice as large as the last snapshot.
     """
     w = world(compact_bytes=1000)
     member, attempts = w.elect("a"), []
@@ -424,9 +428,11 @@ def test_a_member_that_stops_does_not_say_that_nothing_was_written(world: Make) 
 def test_no_entry_is_appended_while_a_snapshot_is_restored(world: Make) -> None:
     """While a snapshot is restored, no entry may be appended.
 
-    The restored snapshot gets the log's next index. An entry at this index would survive the restore. A slow
-    disk may end the leadership of the only member during the restore. The member must not be elected again
-    before the restore ends, because a new leader appends an entry.
+    The restored snapshot gets the log's next index. If an entry already had this index, the log would contain
+    an entry that was made for the former state, and the member would have to stop.
+
+    In this test, a slow disk ends the leadership of the only member during the restore. The member must not
+    be elected again before the restore ends, because a new leader appends an entry.
     """
     w = world(members=1)
     leader = w.leader.engine
@@ -472,9 +478,9 @@ def test_d14_snapshots_shorten_the_log_and_bring_a_late_member_up(world: Make) -
 
 
 def test_an_image_that_could_not_be_stored_is_asked_for_again_with_a_growing_pause(world: Make) -> None:
-    """If a follower cannot store a snapshot, it asks for the snapshot again, with longer and longer pauses.
+    """A follower that cannot store a snapshot asks for it again, with longer and longer pauses.
 
-    Otherwise, the leader would wait for half a minute before it sends the snapshot again.
+    If it did not ask, the leader would send the snapshot again only after half a minute.
     """
     w = world(compact_bytes=20_000)
     w.elect("a")
@@ -502,14 +508,15 @@ def test_an_image_that_could_not_be_stored_is_asked_for_again_with_a_growing_pau
     assert tries[3] - tries[2] > 1.5 * (tries[2] - tries[1])
     w.settle(10)
     assert late.machine.applied == w["a"].machine.applied
-    assert w.engine("c").images._install_retry_s == INSTALL_RETRY_S[0]  # the pause is as short as at first
+    # After the success, the next pause is short again.
+    assert w.engine("c").images._install_retry_s == INSTALL_RETRY_S[0]
 
 
 def test_a_leader_says_what_is_committed_before_it_applies_it(world: Make) -> None:
-    """A leader sends its commit index before it applies the entry.
+    """A leader sends a new commit index before it applies the entry.
 
-    So all members apply a large entry at the same time, and a write through a follower does not wait for the
-    leader.
+    So all members apply a large entry at the same time. A client of a follower need not wait until the leader
+    has applied the entry.
     """
     w = world()
     leader = w.elect("a")
@@ -533,7 +540,7 @@ def test_a_leader_says_what_is_committed_before_it_applies_it(world: Make) -> No
     assert w.run(1.0, lambda: "applied" in events)
     assert events == [f"b:1 told {index} contact=True", f"c:1 told {index} contact=True", "applied"]
     w.run(1.0)
-    assert len(events) == 3  # each follower got the new commit index once
+    assert len(events) == 3  # no follower got the new commit index twice
 
 
 def test_a_snapshot_reply_of_another_image_moves_nothing(world: Make) -> None:
@@ -567,7 +574,7 @@ def test_a_disk_that_works_again_is_trusted_even_under_constant_load(world: Make
     w.run(1.5)
     assert follower.engine.status()["storage_stalled"]
     follower.resume_disk()
-    follower.write_delay = 0.05  # some write is in progress at any time
+    follower.write_delay = 0.05  # so slow that at each moment a write is in progress
     for _ in range(60):
         w.submit()
         w.run(0.01)
@@ -598,7 +605,7 @@ def test_a_change_of_contact_is_told_even_if_nothing_else_changes(world: Make) -
     )
     w.run(0.3)
     assert told == []
-    follower.paused_until = w.now + 0.35  # wait longer than an election timeout
+    follower.paused_until = w.now + 0.35  # the follower hangs for longer than an election timeout
     w.run(1.0)
     assert False in told
     assert told[-1] is True
@@ -664,7 +671,7 @@ def test_the_installed_library_is_left_as_it_is() -> None:
         pysyncobj_seam.module.pickle.loads(b"")
 
 
-# ---- each fix is needed: if it is switched off, its scenario fails
+# ---- each fix is necessary: without it, its scenario fails
 
 
 def _d1_off(patch: pytest.MonkeyPatch) -> None:
@@ -729,7 +736,10 @@ def _d8_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d9_off(patch: pytest.MonkeyPatch) -> None:
-    """Switch off the repair of D9: a replaced leader believes that it still has contact with a majority."""
+    """Switch off the repair of PySyncObj's defect D9.
+
+    A replaced leader then believes that it still has contact with a majority.
+    """
     patch.setattr(Engine, "in_contact", lambda engine: True)
 
 
@@ -823,7 +833,10 @@ class _Own(msgspec.Struct):
 
 
 def _d26_off(patch: pytest.MonkeyPatch) -> None:
-    """Switch off the repair of D26: the raft library's own code replicates the entries, over our links."""
+    """Switch off the repair of PySyncObj's defect D26.
+
+    PySyncObj's own code then replicates the entries, over the links of the tests.
+    """
     stock = library.SyncObj
     ours, known = library._Port.send, (messages.encode, messages.decode)
     receive = Engine.take
@@ -856,7 +869,10 @@ def _d26_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d27_off(patch: pytest.MonkeyPatch) -> None:
-    """Switch off the repair of D27: append proposals even if they were made for an earlier term."""
+    """Switch off the repair of PySyncObj's defect D27.
+
+    A leader then appends proposals even if they were made for an earlier term.
+    """
     original = Engine.append
 
     def append(engine: Any, payload: bytes, *, term: int) -> int | None:
@@ -902,7 +918,10 @@ def _d35_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d36_off(patch: pytest.MonkeyPatch) -> None:
-    """Switch off the repair of D36: a new configuration takes effect only when its entry is committed."""
+    """Switch off the repair of PySyncObj's defect D36.
+
+    A new configuration then takes effect only when its entry is committed.
+    """
     original = Shared.adopt_configuration
 
     def adopt(shared: Any) -> None:

@@ -1,6 +1,7 @@
 """Tests of a member's data directory.
 
-The directory belongs to one process, one mode and one member. A stored vote survives a torn write.
+Only one process may use the directory, in only one mode and for only one member. A stored vote survives a
+write that a power cut interrupts.
 """
 
 from __future__ import annotations
@@ -86,9 +87,9 @@ def test_other_members_rule_stays_with_the_founding_ones(config: RaftConfig) -> 
 
 
 def test_a_standing_that_was_written_in_another_order_is_read(config: RaftConfig) -> None:
-    """The fields of the file with the member's role may have any order, because they have names.
+    """The fields of the file that stores the member's role may have any order, because they have names.
 
-    A member skips fields that it does not know.
+    A member skips fields whose names it does not know.
     """
     DataDirectory(config).close()
     kept = {
@@ -137,8 +138,8 @@ def test_the_newest_vote_outlives_the_damage_of_one_copy(config: RaftConfig, slo
     else:
         raw[slot * size + 6] ^= 1
     path.write_bytes(raw)
-    # The first start has replaced the torn copy by an intact one. So the vote also survives damage of the
-    # other copy.
+    # The first start replaces the torn copy by an intact copy. So the vote would then survive damage of the
+    # other copy, too.
     for _ in range(2):
         directory = DataDirectory(config)
         assert directory.load_vote() == (4, None)

@@ -1,6 +1,7 @@
-"""Tests of the durable log.
+"""Tests of the journal, the files that store the log.
 
-A member cuts a torn end off its journal, refuses a damaged journal, and loses nothing on a full disk.
+A member removes an incomplete end of its journal. It refuses a damaged journal, and loses nothing on a full
+disk.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def test_a_tail_of_zeros_or_garbage_is_cut(tmp_path: Path) -> None:
     segment = _written(tmp_path)
     whole = segment.read_bytes()
     salt = scan(whole).salt
-    foreign = encode_frame(b"\xc0", salt ^ 1)  # a payload can contain a complete frame with another salt
+    foreign = encode_frame(b"\xc0", salt ^ 1)  # a payload may contain a complete frame, but with another salt
     half = encode_frame(foreign + b"abc", salt)[:-1]
     for tail in (bytes(4096), os.urandom(4096), half, foreign, whole[-20:-1] + b"\xd7RKJ\x00\x00"):
         segment.write_bytes(whole + tail)
@@ -117,9 +118,9 @@ def test_a_tail_of_zeros_or_garbage_is_cut(tmp_path: Path) -> None:
 
 
 def _with_room(directory: Path, count: int = 3) -> bytes:
-    """Write ``count`` frames into preallocated zeros.
+    """Write ``count`` frames into a segment, whose space is filled with zeros in advance.
 
-    Return the bytes that the segment would have after a kill.
+    Return the segment's bytes before the journal is closed. A kill of the process would leave these bytes.
     """
     journal, _ = _open(directory)
     for index in range(2, 2 + count):
@@ -167,7 +168,7 @@ def test_a_frame_torn_in_zeros_at_any_byte_is_cut_with_a_warning(
             if byte < len(frames):
                 torn[byte] = 0
         if torn.startswith(frames):
-            continue  # the bytes to be zeroed are zeros in the complete file, too
+            continue  # these bytes are zeros in the complete file, too, so nothing is torn
         segment.write_bytes(torn)
         caplog.clear()
         journal, replay = _open(tmp_path)
@@ -246,8 +247,8 @@ def test_a_bad_frame_before_a_valid_one_is_refused_at_any_byte(tmp_path: Path) -
             Journal(tmp_path, sync=True).recover()
         assert str(segment) in str(refused.value)
         assert "\n" not in str(refused.value)
-        assert "catches up" in str(refused.value)  # the error tells the operator what to do
-        assert segment.read_bytes() == damaged  # the refusal leaves the file unchanged
+        assert "catches up" in str(refused.value)  # the error must say how to repair the member
+        assert segment.read_bytes() == damaged  # a refused journal must not change
 
 
 def test_scan_tells_the_good_bytes() -> None:
@@ -296,7 +297,7 @@ def test_a_missing_segment_or_a_damaged_earlier_one_is_refused(tmp_path: Path) -
     paths[1].unlink()
     with pytest.raises(RaftStartError, match="missing"):
         _open(tmp_path)
-    paths[1].write_bytes(content[:-1])  # torn, but only the last segment may end with an incomplete frame
+    paths[1].write_bytes(content[:-1])  # only the last segment may end with an incomplete frame
     with pytest.raises(RaftStartError, match="later segments"):
         _open(tmp_path)
     paths[1].write_bytes(content)
@@ -443,7 +444,7 @@ def test_a_full_disk_cuts_the_partial_frame_and_goes_on_when_there_is_room(tmp_p
 class _FullAtEnd(Files):
     """A disk that cannot sync the file ``end`` while ``full`` is true.
 
-    The file ``end`` stores where the journal is known to end.
+    The file ``end`` stores the position at which the journal is known to end.
     """
 
     full = False
@@ -467,9 +468,9 @@ class _End(File):
 
 
 def test_a_journal_goes_on_although_a_full_disk_does_not_sync_its_known_end(tmp_path: Path) -> None:
-    """The journal continues even if a full disk cannot sync the file with the journal's known end.
+    """The journal continues even if a full disk cannot sync the file ``end``.
 
-    Some file systems need new space even if a file is overwritten in place.
+    On some file systems, even a write that replaces existing bytes of a file needs new space.
     """
     disk = _FullAtEnd()
     journal = Journal(tmp_path, sync=False, files=disk)
@@ -517,7 +518,7 @@ def test_d20_an_image_that_is_being_sent_stays_readable_when_replaced(tmp_path: 
 
 
 class _KeepsOldImages(Files):
-    """A disk that can neither delete a complete snapshot nor read a snapshot's header."""
+    """A disk that can neither delete a complete snapshot nor read its header."""
 
     opened = 0
 
@@ -558,9 +559,9 @@ def test_an_old_image_that_cannot_be_deleted_does_not_make_the_new_one_fail(tmp_
 
 
 def test_an_image_stays_although_older_ones_have_higher_indexes(tmp_path: Path) -> None:
-    """A new snapshot stays although older snapshots have higher indexes.
+    """A new snapshot is not deleted, although older snapshots have higher indexes.
 
-    With durability ``memory``, indexes begin again at each start, but the files of earlier starts remain.
+    With durability ``memory``, indexes begin at 1 after each start, but snapshots of earlier starts remain.
     """
     before = Snapshots(tmp_path)
     for index in (5000, 9000):
@@ -597,7 +598,7 @@ def test_an_image_that_cannot_be_read_leaves_no_file_open(tmp_path: Path) -> Non
 
 
 def test_an_image_that_is_stored_again_is_read_from_the_new_file(tmp_path: Path) -> None:
-    """If a snapshot is stored again, it is read from the new file.
+    """A snapshot that was stored again is read from the new file.
 
     The old file with the same index may be unreadable.
     """
@@ -644,7 +645,7 @@ def test_an_image_of_another_format_is_refused(tmp_path: Path) -> None:
     assert (found[0].index, found[0].term, found[1]) == (7, 3, b"state")
 
 
-# ---- D15, D30: if a member treats its files as the raft library does, these tests fail
+# ---- Defects D15 and D30: if a member treats its files as PySyncObj does, these tests fail
 
 
 def test_d30_a_crash_at_any_moment_of_a_compaction_loses_nothing(
@@ -676,7 +677,7 @@ def test_d30_a_crash_at_any_moment_of_a_compaction_loses_nothing(
     with monkeypatch.context() as watched:
         for name in ("write", "unlink", "ftruncate", "rename", "replace"):
             watched.setattr(os, name, looked_at(getattr(os, name)))
-        journal.rotate()  # as a member does during a snapshot of the entries up to 9
+        journal.rotate()  # a member does this when it makes a snapshot of the entries up to 9
         for index in range(10, 16):
             journal.append([_entry(index)])
         durable_from = len(moments)
@@ -709,7 +710,10 @@ def test_d30_a_journal_of_what_is_kept_is_as_small_as_that(tmp_path: Path) -> No
 
 
 def _d15_off(patch: pytest.MonkeyPatch) -> None:
-    """Treat an unreadable snapshot like a missing one."""
+    """Switch off the repair of PySyncObj's defect D15.
+
+    The member then treats an unreadable snapshot like a missing snapshot.
+    """
     original = Snapshots.recover
 
     def recover(snapshots: Snapshots) -> tuple[SnapshotFile, bytes] | None:
@@ -726,9 +730,9 @@ def _d30_checksums_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d30_in_place(patch: pytest.MonkeyPatch) -> None:
-    """Keep the log in one file.
+    """Switch off a repair of PySyncObj's defect D30: keep the log in one file.
 
-    To trim the log, empty the file and write the remaining entries again one by one.
+    To trim the log, the member then empties the file and writes the remaining entries again one by one.
     """
 
     def trim(journal: Journal, index: int) -> None:

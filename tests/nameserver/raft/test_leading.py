@@ -19,7 +19,7 @@ from tests.nameserver.raft.answers import Make, from_voter, settled
 
 
 def _unanswered(w: Any) -> tuple[Engine, int]:
-    """Return the leader and the index of an entry. No follower has acknowledged this entry."""
+    """Return the leader and the index of an entry that no follower has acknowledged."""
     w.drop_filter = lambda *_: True
     index = w.submit("a")
     w.run(0.02)

@@ -1,4 +1,7 @@
-"""A DNS resolver that does not answer may delay only those links of a member that lead to host names."""
+"""A DNS resolver that does not answer must not block a member.
+
+It may delay only the member's links to addresses that contain host names.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
 
 
 def transport() -> Transport:
-    me = "zzz.example:9878"  # a member dials only members with smaller names, so this one dials all
+    me = "zzz.example:9878"  # a member dials only members with smaller names, so this member dials all
     credentials = Credentials(me=me, members=frozenset({me, *PEERS}), cluster="c", secret=b"s" * 32)
     return Transport(credentials, owner=Owner(), frame_size_max=1000)
 

@@ -102,7 +102,8 @@ async def test_a_single_member_works_alone_on_a_port_of_its_own_choice(tmp_path:
         assert member.contact_age() == 0.0
         await member.close()
         await member.close()
-    assert [payload for _, payload in machine.applied] == [b"1", b"1", b"2"]  # b"1" is replayed once
+    # The restarted member applies b"1" again.
+    assert [payload for _, payload in machine.applied] == [b"1", b"1", b"2"]
 
 
 async def test_a_member_with_other_peers_is_not_let_in(
@@ -179,7 +180,8 @@ async def test_peers_may_be_corrected_until_the_group_is_founded(
     async with cluster_of(tmp_path, 2) as cluster:
         caplog.set_level(logging.INFO)
         one, two = cluster.peers
-        await cluster.start(one, peers=(one, "127.0.0.1:1"))  # a mistyped address
+        # The second address is wrong, as after a typing error.
+        await cluster.start(one, peers=(one, "127.0.0.1:1"))
         assert cluster.up[one].waiting_for == ("127.0.0.1:1",)
         assert "first start waits for members=127.0.0.1:1" in caplog.text
         await cluster.close(one)

@@ -1,4 +1,4 @@
-"""Tests of members whose disks are broken, hang or have no room for a vote."""
+"""Tests of members whose disks fail, hang or are full."""
 
 from __future__ import annotations
 
@@ -107,9 +107,9 @@ _NOBODY_DIALS = """
     ],
 )
 def test_a_task_that_dies_ends_the_process_and_says_why(tmp_path: Path, scenario: str, what: str) -> None:
-    """If a task of a member dies, the process must end and log the reason.
+    """If a task of a member fails, the process must end and log the reason.
 
-    Otherwise, the member would look alive, but it would not vote or would have no links.
+    Otherwise, the process would continue to run, but without a part of its work, such as votes or links.
     """
     done = _run_alone(scenario, tmp_path)
     assert done.returncode == 70, done.stderr

@@ -1,4 +1,4 @@
-"""Members do not have PySyncObj's faults with sockets, pipes and child processes."""
+"""Tests that members do not have PySyncObj's defects with sockets, pipes and child processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from tests.waiting import until
 async def test_d14_a_crash_between_image_and_trimmed_journal_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Journal, "trim", lambda journal, index: None)  # as if killed before the trim
+    # The files look as after a kill before the trim.
+    monkeypatch.setattr(Journal, "trim", lambda journal, index: None)
     async with cluster_of(tmp_path, 1, compact_bytes=5_000) as cluster:
         await cluster.start()
         (name,) = cluster.peers
@@ -110,7 +111,10 @@ async def test_d33_a_member_listens_where_it_is_named_and_nowhere_else(tmp_path:
 
 
 def _d14_off(patch: pytest.MonkeyPatch) -> None:
-    """Discard the whole journal if it does not begin exactly where the snapshot ends."""
+    """Switch off the repair of PySyncObj's defect D14.
+
+    The member then discards its whole journal if it does not begin exactly where the snapshot ends.
+    """
     original = recovery.join
 
     def join(image: Any, replay: Replay) -> Any:
@@ -122,7 +126,10 @@ def _d14_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d29_off(patch: pytest.MonkeyPatch) -> None:
-    """Write snapshots with the raft library's own serializer and its default settings."""
+    """Switch off the repair of PySyncObj's defect D29.
+
+    The member then writes snapshots with PySyncObj's own serializer and its default settings.
+    """
 
     async def make(member: RaftMember, wanted: MakeImage, encode_state: Callable[[], bytes]) -> None:
         file = str(member.config.data_dir / "dump")
@@ -132,7 +139,10 @@ def _d29_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d32_off(patch: pytest.MonkeyPatch) -> None:
-    """Wake the member through a pipe after each appended proposal, as the raft library does."""
+    """Switch off the repair of PySyncObj's defect D32.
+
+    As in PySyncObj, a pipe then wakes the member after each appended proposal.
+    """
     notifiers: dict[RaftMember, Any] = {}
     original = RaftMember.append
 
@@ -154,7 +164,10 @@ def _d32_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d33_off(patch: pytest.MonkeyPatch) -> None:
-    """Listen on every address of the machine, as the raft library does by default."""
+    """Switch off the repair of PySyncObj's defect D33.
+
+    The member then listens on every address of the machine, as PySyncObj does by default.
+    """
     original = Transport.listen
     patch.setattr(
         Transport,

@@ -1,6 +1,6 @@
-"""Tests of operators' actions (rules 11 and 14).
+"""Tests of operators' actions (rules 11 and 14 of docs/raft-rules.md).
 
-Operators add and remove members, move leadership, save and restore snapshots, and make new clusters.
+Operators add and remove members, hand over leadership, save and restore snapshots, and create clusters.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ async def test_a_founder_without_a_disk_that_restarts_founds_no_second_cluster(t
         await cluster.settled()
         await cluster.close(founder, handover=True)
         await cluster.put(b"two")
-        await cluster.start(founder)  # its settings still name no other member
+        await cluster.start(founder)  # the settings still name only this member
         await until(lambda: cluster.up[founder].role is Role.FOLLOWER)
         await cluster.put(b"three")
         await cluster.settled()

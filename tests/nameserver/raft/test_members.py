@@ -1,7 +1,8 @@
-"""Tests of member changes with a virtual clock (rule 11, D35-D37).
+"""Tests of changes of a group's members, with a virtual clock.
 
 A group makes only one change at a time, and each change concerns one member. The change takes effect when its
-entry is appended.
+entry is appended (rule 11 of docs/raft-rules.md). Some tests check that PySyncObj's defects D35 to D37 stay
+fixed (docs/pysyncobj-defects.md).
 """
 
 from __future__ import annotations
@@ -172,7 +173,7 @@ def test_a_newcomer_of_an_unfounded_cluster_founds_nothing(world: Make) -> None:
     w.crash(w["b"])
     w.crash(w["c"])
     w.run(5)
-    assert newcomer.engine.shared.empty  # the new member founds no cluster even without a leader
+    assert newcomer.engine.shared.empty  # the new member must not create a cluster of its own
 
 
 def test_nobody_is_linked_before_the_leader_adds_it_with_votes_or_entries(world: Make) -> None:
@@ -303,14 +304,15 @@ def test_a_founder_that_was_emptied_and_caught_up_is_told_that_it_is_removed(
     assert w.run(5, lambda: not w.engine("c").shared.empty)
     w.submit()
     assert w.run(5, lambda: w.engine("c").shared.may_vote)
-    assert w.engine("c").status()["snapshot_index"] == 0  # no snapshot: only the log lists the members
+    # Member c must find the members in the log, because it has no snapshot.
+    assert w.engine("c").status()["snapshot_index"] == 0
     _remove(w, "c")
 
 
 def test_who_was_removed_while_it_took_an_image_is_told_when_it_holds_one(world: Make) -> None:
-    """A member that was removed while it waited for a snapshot is notified when it has the snapshot.
+    """A member that is removed while it waits for a snapshot gets notified after it has the snapshot.
 
-    Until then, the member is empty, and a leader does not notify an empty member.
+    Before, it has no data, and a leader does not notify a member without data.
     """
     w = world(compact_bytes=2000)
     w.elect("a")
@@ -332,7 +334,7 @@ def test_who_was_removed_while_it_took_an_image_is_told_when_it_holds_one(world:
 
 
 def test_a_new_link_is_told_apart_and_does_not_make_a_member_absent(world: Make) -> None:
-    """A leader tells a new link to a member from the old one, but still counts the old link's answers.
+    """A leader distinguishes a new link to a member from the former link, but still counts earlier answers.
 
     So the member does not seem absent, although no answer has arrived over the new link yet.
     """
@@ -422,7 +424,7 @@ def test_a_removal_that_leaves_it_to_an_emptied_member_is_refused(world: Make) -
         leader.membership.remove_member("c:1")
     w.drop_filter = None
     assert w.run(5, lambda: w.engine("b").role is Role.FOLLOWER)
-    w.run(0.2)  # let the answer to a heartbeat arrive
+    w.run(0.2)  # in this time, the answer to a heartbeat arrives
     assert leader.membership.remove_member("c:1") is not None
 
 
@@ -467,7 +469,7 @@ def test_a_member_that_was_away_follows_a_leader_that_it_does_not_know(world: Ma
     assert "d:1" in w.engine("c").voters
 
 
-# ---- rule 7: newer formats
+# ---- newer formats (rule 7 of docs/raft-rules.md)
 
 
 def test_rule_7_a_configuration_of_a_newer_format_stops_the_member_and_loses_nothing(world: Make) -> None:

@@ -1,4 +1,4 @@
-"""If a member meets another format, it refuses, and its error message names both format numbers."""
+"""A member refuses data in a format of another release; the error contains both format numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A peer can repeat a message, but the log lines that its messages cause must not flood the log."""
+"""Messages that another member repeats must cause only a limited number of log lines."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def conflicts(w: Any, follower: Any) -> None:
 
 
 def doubts(w: Any, follower: Any) -> None:
-    """Send a greeting from one peer and many greetings from another peer.
+    """Send one greeting from peer ``a`` and many greetings from peer ``c``.
 
-    The greetings of the other peer alternate between "voter" and "learner".
+    The greetings of ``c`` alternate between "voter" and "learner".
     """
     w.isolate("b")
     assert w.run(5, lambda: follower.leader is None)

@@ -1,6 +1,6 @@
-"""Tests of how a member carries out the effects that its engine requests.
+"""Tests of the code by which a member carries out its engine's effects, such as messages and stored votes.
 
-The member carries them out in order, and it does not call the engine meanwhile.
+The member carries out the effects in order. While it does this, it must not call the engine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.waiting import until
 async def _stalled_vote(cluster: Cluster, disk: Still) -> AsyncIterator[tuple[RaftMember, RaftMember]]:
     """Start a cluster of two, and let the disk hang while the follower stores its vote.
 
-    Yield the leader and the follower. After the block, the disk works again.
+    Yield the leader and the follower. At the end of the context, the disk works again.
     """
     await cluster.start()
     await cluster.put(b"one")
@@ -43,11 +43,10 @@ async def _stalled_vote(cluster: Cluster, disk: Still) -> AsyncIterator[tuple[Ra
 def test_a_link_behind_a_stalled_vote_is_dropped_on_the_next_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If too many messages wait for a vote to be stored, the member ends the link.
+    """A member ends a link if too many messages wait until the member's vote is stored.
 
-    While the disk hangs, the vote is not stored, and messages wait for the vote in a queue. When the queue is
-    full, the next message ends the link. The link must end only after the member has carried out the engine's
-    effects.
+    While the disk hangs, the messages wait in a queue. If the queue is full, the next message ends the link,
+    but not while the member carries out the engine's effects.
     """
     disk, performing = Still(), False
     ended: list[tuple[RaftMember, bool]] = []
@@ -75,7 +74,7 @@ def test_a_link_behind_a_stalled_vote_is_dropped_on_the_next_turn(
                 assert all(follower.send(cluster.name(leader), b"x") for _ in range(HELD_MAX - 8))
                 await until(lambda: any(member is follower for member, _ in ended))
 
-            def appended() -> bool:  # fails while leadership moves, because the leader then appends nothing
+            def appended() -> bool:  # False while leadership moves, because no leader appends entries then
                 leads = cluster.leader
                 return leads is not None and leads.append(b"two", term=leads.term) is not None
 
@@ -96,9 +95,9 @@ def test_a_link_behind_a_stalled_vote_is_dropped_on_the_next_turn(
 async def test_bytes_that_wait_for_a_stalled_vote_are_bounded_like_those_of_a_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Messages that wait for a vote to be stored may use only a limited amount of memory.
+    """Messages that wait until a vote is stored may use only a limited amount of memory.
 
-    Even a few messages can need much memory.
+    A limit on their number is not enough, because even a few messages can be very large.
     """
     disk, size = Still(), 1024 * 1024 - 1000
     ended: list[RaftMember] = []

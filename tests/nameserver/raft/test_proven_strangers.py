@@ -26,7 +26,7 @@ from tests.waiting import until
 
 
 class Stranger:
-    """The stranger's end of a link, driven by the test."""
+    """The end of a link at a stranger. The test itself sends and reads its messages."""
 
     def __init__(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.name = name

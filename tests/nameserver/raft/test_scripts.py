@@ -1,6 +1,6 @@
-"""Tests that run scripts of events.
+"""Tests that run the scripts of events in ``testdata``.
 
-The scripts show fixed defects of the raft library, and rules of the raft group.
+The scripts check that defects of the raft library stay fixed, and that a group obeys docs/raft-rules.md.
 """
 
 from __future__ import annotations

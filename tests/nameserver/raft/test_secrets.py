@@ -48,10 +48,7 @@ def credentials(me: str, content: bytes) -> Credentials:
 
 
 def dials_until_linked(dialler: bytes, acceptor: bytes) -> int:
-    """Return the number of dials until both ends had proved their identity.
-
-    Return 0 if six dials failed.
-    """
+    """Dial until both ends have proved their identity; return the number of dials, or 0 if six fail."""
     for attempt in range(6):
         d = Handshake(credentials("b:1", dialler), peer="a:1", nonce=os.urandom(NONCE_SIZE), attempt=attempt)
         a = Handshake(credentials("a:1", acceptor), peer=None, nonce=os.urandom(NONCE_SIZE))
@@ -93,9 +90,9 @@ def test_members_at_neighbouring_steps_of_a_change_link(dialler: bytes, acceptor
 
 
 def test_a_file_of_two_lines_still_fits_a_member_that_knows_no_lines() -> None:
-    """A secret file of two lines still works for a member of an older release.
+    """A member of an older release can link to a member that uses each line of the file as a secret.
 
-    The older release does not split the file, so the whole file is the member's secret.
+    The older release uses the whole file as one secret, because it does not split files into lines.
     """
     former = Credentials(me="a:1", members=frozenset({"a:1", "b:1"}), cluster="c", secret=BOTH)
     for attempt in range(3):

@@ -101,7 +101,7 @@ def test_a_member_whose_journal_was_shortened_after_a_clean_stop_does_not_count(
 
 
 def as_if_killed(cluster: Cluster, name: str) -> None:
-    """Copy the member's files, in the state in which a kill at this moment would leave them."""
+    """Copy the files of a running member to the folder ``killed``. A kill would leave them in this state."""
     data = cluster.config(name).data_dir
     shutil.copytree(data, data.with_name("killed"))
 

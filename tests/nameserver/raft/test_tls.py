@@ -42,9 +42,9 @@ def _contexts(name: str, *, me: str = "127.0.0.1:1", authority: str = "authority
 
 
 def _forged(name: str) -> TlsContexts:
-    """Return TLS contexts with the certificate ``name``, even if a member would refuse it at its start.
+    """Return TLS contexts with the certificate ``name``, even if a member would not start with it.
 
-    The contexts trust the authority of the tests.
+    The contexts trust the certificate authority of the tests.
     """
     accept, dial = (ssl.SSLContext(kind) for kind in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT))
     for context in (accept, dial):
@@ -150,7 +150,7 @@ def test_only_tls_1_3_is_spoken() -> None:
     with pytest.raises(TlsError, match="unsupported protocol"):
         accept.shake(dial.pending())
     with pytest.raises(TlsError, match="the peer refuses: tlsv1 alert protocol version"):
-        dial.shake(accept.pending())  # the dialling end gets the reason of the refusal, too
+        dial.shake(accept.pending())  # the end that dials learns the reason, too
 
 
 def test_changed_bytes_end_the_connection() -> None:
@@ -168,17 +168,16 @@ def test_changed_bytes_end_the_connection() -> None:
 
 @pytest.fixture(autouse=True)
 def only_the_greater_name_dials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let only the member with the greater name dial, so that each test decides which member dials.
+    """Let only the member with the greater name (in text order) dial, so that a test can choose this member.
 
-    Names are compared as text. By default, the other member also dials if no link exists after some time, for
-    example on a slow machine.
+    Otherwise, the other member would also dial if there is no link after some time, as on a slow machine.
     """
     for constant in ("FIRST_DIAL_AFTER_S", "LESSER_DIALS_AFTER_S"):
         monkeypatch.setattr(f"routekeeper.nameserver.raft.links.transport.{constant}", 600.0)
 
 
 class _Pair:
-    """Two members. The member with the greater name (in text order) dials the other one."""
+    """Two members. The member with the greater name (in text order) dials the other member."""
 
     def __init__(
         self,
@@ -293,7 +292,7 @@ async def test_who_cannot_prove_itself_is_refused_and_both_ends_say_so_once(
     with caplog.at_level(logging.WARNING, "routekeeper.nameserver.raft.links.transport"):
         async with _Pair(_forged(accept), _forged(dial)).up() as pair:
             await until(lambda: len(caplog.records) >= 2)
-            await asyncio.sleep(0.5)  # more attempts follow, but no more log lines
+            await asyncio.sleep(0.5)  # in this time, more attempts must not cause more log lines
             assert not any(owner.linked for owner in pair.owners)
             # Read the log before the transports are closed. If a transport is closed during an attempt,
             # it writes one more line.
@@ -411,7 +410,7 @@ async def test_strangers_of_one_network_begin_as_few_handshakes_a_second_as_one_
 
 
 async def test_members_find_each_other_again_while_strangers_begin_handshakes() -> None:
-    """Members must be able to link again while strangers start many TLS handshakes.
+    """Members must be able to link again while strangers (unknown peers) start many TLS handshakes.
 
     A stranger can send a recorded TLS hello at no cost. The receiver must sign its answer, in the thread that
     serves all requests. So a member answers only a limited number of hellos of one host per second. This

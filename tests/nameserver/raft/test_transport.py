@@ -1,4 +1,7 @@
-"""Strangers at the raft port change nothing, learn nothing, and use no resources for long."""
+"""Tests that strangers at the raft port change nothing, read nothing, and use few resources.
+
+A stranger is any process that connects without a proof that it is a member.
+"""
 
 from __future__ import annotations
 
@@ -210,7 +213,7 @@ async def test_messages_of_a_proven_peer_arrive_in_order() -> None:
         for i in range(50):
             body = peer.sealed(RAFT if i % 2 else APPLICATION, b"%d" % i * 200)
             frames += struct.pack(">I", len(body)) + body
-        for at in range(0, len(frames), 7):  # send a few bytes at a time
+        for at in range(0, len(frames), 7):  # send 7 bytes at a time, because TCP may split frames anywhere
             peer.writer.write(frames[at : at + 7])
             if at % 700 == 0:
                 await peer.writer.drain()
@@ -360,7 +363,7 @@ async def test_a_flood_of_a_proven_peer_holds_one_frame_of_memory_at_most() -> N
 async def test_a_flood_of_hellos_that_promise_a_member_does_not_push_its_link_out(
     secret: bytes | None,
 ) -> None:
-    """A stranger that sends hellos under a member's name must not end the member's link."""
+    """A stranger that sends many hellos under a member's name must not end the link of this member."""
     async with _transport(secret=SECRET) as (_, owner, port):
         peer = await _Raw.connect(port)
         await peer.prove()
@@ -565,11 +568,11 @@ async def test_d34_a_peer_that_does_not_read_costs_bounded_memory() -> None:
         while transport.send("b:1", APPLICATION, payload):
             sent += len(payload)
             assert sent < 64 * 1024 * 1024
-        assert transport.send("b:1", RAFT, payload)  # raft messages are never dropped
+        assert transport.send("b:1", RAFT, payload)  # unlike other messages, raft messages are not dropped
         while transport.send("b:1", RAFT, payload):
             sent += len(payload)
             assert sent < 128 * 1024 * 1024
-        await until(lambda: owner.linked["b:1"] == 0)  # if too many wait, the link ends instead
+        await until(lambda: owner.linked["b:1"] == 0)  # the link ends because too many raft messages wait
         peer.writer.close()
 
 
@@ -588,9 +591,9 @@ async def test_an_address_that_others_can_reach_needs_a_secret(secret: bytes | N
 def test_a_name_that_does_not_resolve_in_time_leaves_no_failure_to_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If the resolver fails after the dial has timed out, its error must not be reported as unhandled.
+    """If a DNS lookup fails after the dial has timed out, asyncio must not report an unhandled error.
 
-    At that time, no code waits for the error any more.
+    This could happen because no code waits for the result of the lookup any more.
     """
     uvloop = pytest.importorskip("uvloop")
     monkeypatch.setattr("routekeeper.nameserver.raft.links.transport.HANDSHAKE_TIMEOUT_S", 0.001)
@@ -606,7 +609,7 @@ def test_a_name_that_does_not_resolve_in_time_leaves_no_failure_to_nobody(
         await transport.go()
         await asyncio.sleep(1.0)  # let some dials happen
         await transport.close()
-        with contextlib.suppress(OSError):  # this later lookup ends after the earlier ones
+        with contextlib.suppress(OSError):  # lookups end in order, so the earlier lookups have ended, too
             await asyncio.get_running_loop().getaddrinfo("somebody.invalid", 1)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -615,7 +618,7 @@ def test_a_name_that_does_not_resolve_in_time_leaves_no_failure_to_nobody(
     assert not lost
 
 
-# ---- D21, D24: if links use sockets as the raft library does, these tests fail
+# ---- Defects D21 and D24: if links use sockets as PySyncObj does, these tests fail
 
 
 @pytest.fixture
@@ -683,9 +686,9 @@ def test_d24_the_first_message_after_a_silence_arrives(
 
 
 class _WithoutWriteInterest:
-    """A connection as the raft library uses it.
+    """A connection that sends as the raft library does.
 
-    Bytes that the socket does not accept wait until the next send.
+    Bytes that the socket does not accept at once wait until the next send, not until the socket is writable.
     """
 
     def __init__(self, wire: Any) -> None:
@@ -719,7 +722,10 @@ def _d21_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def _d24_off(patch: pytest.MonkeyPatch) -> None:
-    """Do not send pings. If a link has received nothing for a while, the next send closes the link."""
+    """Switch off the repair of PySyncObj's defect D24: do not send pings.
+
+    If a link has received nothing for a while, the next send then closes the link.
+    """
     read_at: dict[Link, float] = {}
     received, send = Link.data_received, Link.send
 
@@ -781,9 +787,9 @@ async def _from(host: str, port: int) -> _Raw:
 
 
 async def test_strangers_do_not_push_out_what_this_member_dials() -> None:
-    """Strangers' connections must not displace a handshake that this member has begun.
+    """Many connections of strangers must not end a handshake that this member itself has begun.
 
-    In this test, the dialled member answers slowly.
+    In this test, the dialled member answers slowly, so the handshake lasts long.
     """
 
     async def dialled_among_strangers(member: str) -> None:

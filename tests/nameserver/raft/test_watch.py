@@ -39,9 +39,10 @@ def test_after_a_gap_it_listens_for_a_while() -> None:
 
 
 def test_whoever_is_late_again_and_again_still_sees_time_pass() -> None:
-    """Even for a member that is late again and again, some time passes.
+    """Timeouts still expire in a member whose calls of ``look`` are always late.
 
-    Each call of ``look`` counts for at most :data:`LOOK` periods, even if more time has passed.
+    ``look`` returns the seconds by which a call is late. The member moves its deadlines later by this time.
+    So each call counts for at most :data:`LOOK` periods, even if more time has passed since the last call.
     """
     watch = Watch(PERIOD)
     watch.look(0.0)
@@ -98,7 +99,7 @@ def test_a_machine_that_stood_still_has_the_same_leader_afterwards(
     w.run(w.rng.uniform(0.3, 1.0))
     until = w.now + seconds
     for member in w.members.values():
-        # Members resume at different times. The leader may be the last one.
+        # Members resume at different times. The leader may resume last.
         member.paused_until = until + w.rng.uniform(0.0, PERIOD / 2)
     w.run(seconds + 2.0)
     assert w.leader is leader
@@ -116,7 +117,7 @@ def test_what_waits_in_the_sockets_is_read_before_a_leader_is_replaced(world: Ma
     engine = follower.engine
     sent: list[str] = []
     deadline = engine.shared.library.election_deadline
-    w.block(("a", "b"))  # the leader's messages arrive late
+    w.block(("a", "b"))  # from now on, b receives no message from the leader a
     send = engine.shared.effects.send
 
     def noted(peer: str, m: Message) -> bool:
@@ -134,7 +135,7 @@ def test_what_waits_in_the_sockets_is_read_before_a_leader_is_replaced(world: Ma
 def test_a_voter_that_stood_still_gives_no_vote_against_its_leader(world: Make) -> None:
     """A voter that hung must not vote against its leader.
 
-    It reads a vote request before it reads the leader's heartbeats from another socket.
+    In this test, it reads a vote request before it reads the leader's heartbeats from another socket.
     """
     w = world()
     leader = w.elect("a")
@@ -149,7 +150,7 @@ def test_a_voter_that_stood_still_gives_no_vote_against_its_leader(world: Make) 
         return bool(send(peer, data))
 
     voter.send = noted
-    w.clock.skip(TIMEOUT_S + 0.02)  # no member runs in this time; then the voter reads the request first
+    w.clock.skip(TIMEOUT_S + 0.02)  # all members hang for this time; then the voter reads the request first
     engine.receive("b:1", encode(PreVote(engine.term + 1, engine.shared.log.last_index, engine.term)))
     assert sent == []
     # Check that the test works: without the hang, the voter would grant its vote after the same silence.
@@ -176,9 +177,9 @@ def test_a_leader_that_stood_still_waits_for_answers_before_it_steps_down(world:
 
 
 def test_a_starved_leader_keeps_its_starved_followers(world: Make) -> None:
-    """If all members wait for the CPU most of the time, the leader must not change.
+    """The leader must not change if all members wait for the CPU most of the time.
 
-    No member is silent, because their messages wait in the sockets.
+    The members have sent their messages, which only wait in sockets until the receivers run.
     """
     w = world()
     leader = w.elect("a")
@@ -198,9 +199,9 @@ def test_a_starved_leader_keeps_its_starved_followers(world: Make) -> None:
 
 
 def test_a_journal_does_not_stall_because_its_member_stood_still(world: Make) -> None:
-    """If a member hung, it must not report that its journal stalls.
+    """A member that hung must not report that its journal stalls.
 
-    The disk has finished the write long ago, but the member has not read the result yet.
+    The disk has finished the write long ago, but the member has not noticed this yet.
     """
     w = world()
     leader = w.elect("a")
@@ -235,9 +236,9 @@ def test_a_leader_that_is_late_at_each_look_steps_down_at_last(world: Make) -> N
 
 
 def test_a_follower_that_is_late_at_each_look_asks_at_last(world: Make) -> None:
-    """A follower that runs only for short moments must ask for votes at last.
+    """A follower that runs only for short moments must finally ask for votes if its leader hangs.
 
-    The leader hangs, and its links stay open. The follower must ask for votes after several of these moments.
+    The leader's links stay open, so only its silence shows that it hangs.
     """
     w = world()
     w.elect("a")
@@ -271,10 +272,10 @@ def test_each_election_and_each_fall_says_why(world: Make, caplog: pytest.LogCap
 
 @pytest.mark.parametrize("slowest", ["leader", "followers"])
 def test_who_was_long_in_apply_waits_for_those_that_are_in_it_still(world: Make, slowest: str) -> None:
-    """No election may begin while members apply a large entry, even longer than an election timeout.
+    """No election may begin while members apply a large entry, even if this takes several election timeouts.
 
-    Some members need longer than others. On a busy machine, it takes so long to apply a registration of
-    100,000 topics.
+    On a busy machine, a registration of 100,000 topics takes so long. In this test, some members need longer
+    than others.
     """
     for seed in range(1, 9):
         w = world(seed)
@@ -291,7 +292,7 @@ def test_who_was_long_in_apply_waits_for_those_that_are_in_it_still(world: Make,
                 done.append(member.name)
                 if still:
                     member.paused_until = w.now + 3.5 * TIMEOUT_S
-                else:  # virtual time does not pass during a call: move the member's clock
+                else:  # virtual time does not pass during a call, so advance this member's clock
                     member.offset += 3.0 * TIMEOUT_S
 
             member.machine.apply = applied
@@ -312,7 +313,7 @@ def test_two_that_ask_at_once_do_not_split_the_votes(world: Make) -> None:
         w.run(0.5)
         w.crash(w["a"])
         engines = [w.engine(name) for name in ("b", "c")]
-        for engine in engines:  # no election begins while the links to the dead leader end
+        for engine in engines:  # prevent an election until the links to the dead leader have ended
             engine.shared.library.election_deadline = math.inf
             engine.shared.rng.uniform = lambda least, most: 9.0
         assert w.run(
@@ -332,7 +333,7 @@ def test_two_that_ask_at_once_do_not_split_the_votes(world: Make) -> None:
 def test_a_leader_that_hears_nobody_but_is_heard_is_replaced_soon(world: Make, members: int) -> None:
     """A leader that receives nothing must step down and ask one follower to become the leader.
 
-    Its heartbeats still arrive, so its followers would not ask for votes.
+    Without this request, its followers would wait longer, because the leader's heartbeats still arrived.
     """
     took = []
     for seed in range(1, 9):
@@ -350,9 +351,9 @@ def test_a_leader_that_hears_nobody_but_is_heard_is_replaced_soon(world: Make, m
 
 
 def test_no_election_slips_in_between_two_looks_at_the_clock(world: Make) -> None:
-    """If a deadline passes between two readings of the clock in one tick, the term must not rise.
+    """A member must not raise its term before a majority has promised votes (pre-vote).
 
-    A member raises its term only after it has asked for votes.
+    In this test, the election deadline passes between two readings of the clock in the same tick.
     """
     w = world()
     w.elect("a")

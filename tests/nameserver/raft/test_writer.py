@@ -25,10 +25,7 @@ LONG_S = 20.0
 
 
 class Disk(Journal):
-    """A journal whose writes hang while ``moves`` is cleared.
-
-    The writes fail if ``error`` is set.
-    """
+    """A journal whose writes hang while ``moves`` is cleared, and fail if ``error`` is set."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, sync=True)
@@ -51,7 +48,7 @@ class Running:
 
     def __init__(self, directory: Path, *, room: bool = True) -> None:
         self.disk = Disk(directory)
-        if room:  # without this space, the writer's thread must preallocate space first
+        if room:  # otherwise the writer's thread must preallocate space first
             self.disk.make_room()
         self.told: list[int] = []
         self.failures: list[str] = []
@@ -114,7 +111,7 @@ def test_silent_writes_are_not_told_until_one_is_not_silent(running: Running) ->
     running.disk.moves.clear()
     running.write(silent=True)
     assert running.disk.began.acquire(timeout=LONG_S)
-    loud = running.write()  # not silent: the writer must report this write
+    loud = running.write()  # the writer must report this write, because it is not silent
     running.disk.moves.set()
     wait_until(lambda: running.told[-1:] == [loud], "the loud one is told")
 

@@ -1,4 +1,4 @@
-"""A group of replicated nameservers in one process, with the real raft engine and real disks."""
+"""A group of nameservers in raft mode in one process, with the real raft engine and real disks."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def put_kv(key: str, value: str) -> Request:
 
 @dataclass
 class RecordedEffects:
-    """A test server that records the actions which the mode requests. It does not carry them out."""
+    """A record of the actions that the mode requests. They are not carried out."""
 
     closed: list[ConnectionId] = field(default_factory=list)
     notices: list[MinBrokerChange] = field(default_factory=list)
@@ -87,7 +87,7 @@ class RecordedEffects:
 
 @dataclass
 class Group:
-    """A raft group. Its members are listed by number; None stands for a stopped member."""
+    """A raft group. The list of its members has None for each stopped member."""
 
     root: Path
     addresses: tuple[str, ...]
@@ -143,8 +143,8 @@ class Group:
     def _let_one_stand(self) -> None:
         """Start the first election at once.
 
-        Without this call, it would begin late, because the election timeout is long. The timeout is long so
-        that the leader does not change during a test.
+        Otherwise, tests would wait for the election timeout. It is long, because the leader must not change
+        during a test.
         """
         member = self.running[0].member
         member.engine.shared.stand_now()
@@ -166,7 +166,7 @@ class Group:
 
 @contextlib.asynccontextmanager
 async def timed() -> AsyncIterator[Callable[[], float]]:
-    """Yield a clock (in seconds) that leaves out the time for which the machine delayed this event loop."""
+    """Yield a clock (in seconds) that does not count delays of this event loop by the machine."""
     loop = asyncio.get_running_loop()
     begun, lost = loop.time(), 0.0
 
@@ -215,8 +215,8 @@ async def group_of(
     Args:
         settings: Settings by their names in the settings file.
     """
-    # Three members share one event loop on a busy machine. The election timeout is long, so that the leader
-    # does not change.
+    # The election timeout is long, so that the leader does not change even if a busy machine delays the event
+    # loop.
     settings = {"raftElectionTimeoutMs": "2000"} | settings
     group = Group(
         root, tuple(free_addresses(size)), settings, [None] * size, [RecordedEffects() for _ in range(size)]

@@ -1,7 +1,7 @@
 """Tests of read barriers (ReadIndex).
 
-A read may use only a barrier that was sent after the read arrived. The leader confirms a barrier only if a
-majority still follows it.
+A read may use only a barrier that its member requested after the read arrived. The leader confirms a barrier
+only if a majority still follows it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from routekeeper.nameserver.replicated.barriers import RESEND_S, Barriers, Confi
 from routekeeper.nameserver.replicated.peer_messages import ReadIndex, ReadIndexReply
 
 HERE = (1, "a", 1)
-"""Route to the leader: term, name of the leader, number of the link."""
+"""The leader that gets the member's messages: its term, its name, and the number of the link."""
 GATHER_S, GATHER_LONG_S = GATHER_RANGE_S
 
 
@@ -28,7 +28,7 @@ def test_reads_that_arrive_before_a_barrier_is_sent_share_it() -> None:
     assert barriers.to_send(HERE, now=0.0) == 1
     barriers.confirmed(1, 10)
     barriers.applied(9, now=0.0)
-    assert barriers.passed == 0  # because entry 10 is not applied yet
+    assert barriers.passed == 0  # no barrier has passed, because entry 10 is not applied yet
     barriers.applied(10, now=0.0)
     assert barriers.passed == 1
 
@@ -51,7 +51,7 @@ def test_after_a_barrier_as_many_reads_are_waited_for_as_read_until_now() -> Non
     for _ in range(2):
         barriers.join()
     assert barriers.to_send(HERE, now=0.0) == 1
-    barriers.join()  # a third read; the next two lines answer the first two reads
+    barriers.join()  # a third read arrives; the next lines answer only the first two
     barriers.confirmed(1, 10)
     barriers.applied(10, now=5.0)
     assert barriers.to_send(HERE, now=5.0) is None
@@ -79,12 +79,11 @@ def test_reads_that_stay_away_are_not_waited_for_longer() -> None:
 
 
 def passes(barriers: Barriers, *, in_time: int, late: int) -> float:
-    """Complete one barrier that serves ``in_time`` reads (a number).
+    """Complete one barrier; return the longest time in s that the next barrier waits for more reads.
 
-    At that time, ``late`` further reads (a number) already wait for the next barrier.
-
-    Returns:
-        The longest time in seconds that the next barrier then waits for more reads.
+    Args:
+        in_time: Number of reads that the completed barrier serves.
+        late: Number of reads that already wait for the next barrier.
     """
     for _ in range(in_time):
         barriers.join()
@@ -128,7 +127,7 @@ def test_a_barrier_is_replaced_when_its_leader_its_link_or_its_time_is_gone() ->
     assert barriers.to_send((2, "b", 2), now=RESEND_S) == 5
     barriers.confirmed(5, 7)
     barriers.applied(7, now=0.0)
-    assert barriers.passed >= 1  # if the latest barrier passes, all earlier ones pass, too
+    assert barriers.passed >= 1  # if the latest barrier passes, all earlier barriers pass, too
 
 
 def test_a_late_answer_to_an_earlier_barrier_counts_for_its_own_reads_only() -> None:
@@ -145,7 +144,7 @@ def test_a_late_answer_to_an_earlier_barrier_counts_for_its_own_reads_only() -> 
 def test_answers_that_nobody_asked_for_are_ignored() -> None:
     barriers = Barriers()
     barriers.join()
-    barriers.confirmed(1, 0)  # barrier 1 was not sent yet
+    barriers.confirmed(1, 0)  # must be ignored, because barrier 1 was not sent yet
     barriers.applied(5, now=0.0)
     assert barriers.passed == 0
 
@@ -169,7 +168,7 @@ def test_a_read_passes_exactly_when_a_barrier_sent_after_it_is_answered_and_appl
 ) -> None:
     """Compare the barriers with a simple model.
 
-    For each read and barrier, the model stores the position in the list of events.
+    For each read and each barrier, the model stores when it happened: its position in the list of events.
     """
     barriers = Barriers()
     now, applied = 0.0, 0
@@ -188,8 +187,8 @@ def test_a_read_passes_exactly_when_a_barrier_sent_after_it_is_answered_and_appl
             case ("lost",):
                 barriers.not_sent()
             case "answer", number, index:
-                # An answer counts only if its barrier was sent and was not answered before. The barrier must
-                # also be later than all answered barriers.
+                # An answer counts only if its barrier was sent, and if neither this barrier nor a later
+                # barrier was answered before.
                 if number in sent_at and number > max(answered, default=0):
                     answered[number] = index
                 barriers.confirmed(number, index)
@@ -218,9 +217,9 @@ def confirmed(member: str, number: int, index: int) -> tuple[str, ReadIndexReply
 
 
 def settle(rounds: Confirmations, commit: int, *, size: int = 3) -> list[tuple[str, ReadIndexReply]]:
-    """Return the answers that the leader can give now.
+    """Return the answers that the leader of ``size`` voters can give now.
 
-    If a member still waits, begin a round of questions to the voters. The group has ``size`` voters.
+    If a member still waits for an answer, begin a round of questions to the voters.
     """
     answers = rounds.settle(commit_index=commit, voters="abcde"[:size])
     rounds.begin(commit_index=commit)
@@ -244,7 +243,7 @@ def test_a_learner_or_the_leader_itself_needs_a_round() -> None:
     assert settle(rounds, 9) == []
     assert rounds.number == 1
     assert rounds.round
-    rounds.confirms("b", 0)  # this is an answer of an earlier round
+    rounds.confirms("b", 0)  # must be ignored, because it answers an earlier round
     assert settle(rounds, 10) == []
     rounds.confirms("b", 1)
     assert rounds.confirmed_by == {"b"}
@@ -258,7 +257,7 @@ def test_who_asks_during_a_round_gets_the_next_one() -> None:
     settle(rounds, 5)
     ask(rounds, "a", 2, voter=False)
     assert settle(rounds, 6) == []
-    assert rounds.number == 1  # no second round begins at the same time
+    assert rounds.number == 1  # no second round begins while the first is in progress
     rounds.confirms("b", 1)
     assert settle(rounds, 7) == [confirmed("a", 1, 5)]
     assert rounds.number == 2
@@ -272,16 +271,16 @@ def test_of_five_members_the_asker_and_one_more_do() -> None:
     rounds = Confirmations(term=1)
     ask(rounds, "b", 1, voter=True)
     assert settle(rounds, 5, size=5) == []
-    rounds.confirms("b", 1)  # b has already confirmed the leader by asking
+    rounds.confirms("b", 1)  # changes nothing, because b confirmed the leader by its own question
     assert settle(rounds, 5, size=5) == []
     rounds.confirms("c", 1)
     assert settle(rounds, 6, size=5) == [confirmed("b", 1, 5)]
 
 
 def test_of_five_members_one_question_does_not_stand_by_another() -> None:
-    """If two members ask for read barriers, the request of one does not confirm the other's barrier.
+    """A member's question for a read barrier must not confirm the barrier of another member's later read.
 
-    The member that asked first may have left the term before the other member's read arrived.
+    Before the later read arrived, the member that asked first may have moved to another term and leader.
     """
     rounds = Confirmations(term=1)
     ask(rounds, "b", 1, voter=True)

@@ -1,4 +1,4 @@
-"""Tests of the members' reports about brokers, and of the leader's evictions that follow."""
+"""Tests of the members' reports about brokers, and of the evictions that the leader derives from them."""
 
 from __future__ import annotations
 
@@ -81,15 +81,15 @@ CLOSED = line(closed_at=0.0, closed_revision=7)
 CONNECTED = line(connected=True)
 
 
-# -- numbers that no member reports -------------------------------------------------------------------------
+# -- impossible numbers in reports ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e300], ids=str)
 @pytest.mark.parametrize("where", ["clock", "heard_at", "closed_at"])
 def test_an_instant_beyond_all_clocks_is_no_message(where: str, value: float) -> None:
-    """A leader must refuse a report with an impossible time.
+    """A leader must refuse a report with an impossible last-seen time.
 
-    With such a time, the leader would never judge the broker silent.
+    With a time in the far future, the leader would never evict the broker.
     """
     clock = value if where == "clock" else 0.0
     lines = () if where == "clock" else (msgspec.structs.replace(CLOSED, **{where: value}),)
@@ -116,7 +116,7 @@ def test_nobody_hears_a_broker_in_the_future() -> None:
     assert [one.reason for one in judged] == [LeaveReason.LEASE_EXPIRED] * 2
 
 
-# -- the leader's decision which brokers to evict ---------------------------------------------------------
+# -- the brokers that a leader evicts ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_silent_is_judged_by_the_records_own_lease(heard_at: float, reason: Leav
 
 @dataclass
 class Process:
-    """The liveness data and the reporter of one member. The clock of each member starts at another value."""
+    """One member's data about brokers, its reporter, and a clock that no other member shares."""
 
     boot_id: int
     now: float
@@ -188,7 +188,10 @@ class Process:
             self.liveness.advance(self.now)
 
     def tell(self, evidence: FailureDetector, name: str, *, clock: float) -> bool:
-        """Send a report in encoded form; pass the leader's acknowledgement to the reporter."""
+        """Send a report to the leader's failure detector, and pass the answer to this member's reporter.
+
+        Return True if the leader has missed a report, so that a new report must be sent.
+        """
         report = decode(encode(self.reporter.reports()[0]))
         assert isinstance(report, Report)
         answer = evidence.receive(name, report, clock=clock)
@@ -263,10 +266,7 @@ def test_dead_nameserver_keeps_no_dead_broker_alive(members: Members) -> None:
 
 
 def test_member_added_later_counts_and_is_waited_for_until_it_reports(members: Members) -> None:
-    """A leader must wait for the report of a new member.
-
-    A broker may be connected only to this member.
-    """
+    """A leader must wait for the report of a new member, because a broker may be connected only to it."""
     evidence = begin_leading(members)
     register_everywhere(members)
     for name, process in members.items():
@@ -372,8 +372,8 @@ def test_new_leader_does_not_prolong_a_ghost(members: Members) -> None:
     tell_all(members, first, clock=0.0)
     for process in members.values():
         process.pass_time(100.0)
-    # Only m1 received messages of the broker, and m1 is dead. The other members report the last-seen time of
-    # the broker that the old leader sent them.
+    # Only m1 received messages of the broker, and m1 is dead. The other members report the broker's last-seen
+    # time, which they got from the old leader.
     del members["m1"]
     second = begin_leading(members, term=3, prior_term=2, clock=9000.0)
     tell_all(members, second, clock=9000.0)
@@ -390,8 +390,9 @@ def test_hearings_of_a_term_before_the_last_leader_are_worth_nothing(members: Me
         process.tell(first, name, clock=0.0)
         process.tell(first, name, clock=0.0)
     members["m2"].pass_time(500.0)
-    # m2 was cut off while the leader of term 5 got reports about the broker. The members that sent these
-    # reports have restarted. m2's last-seen time is older, so it does not prove that the broker is silent.
+    # While the leader of term 5 got reports about the broker, m2 was cut off. So m2 only has an older
+    # last-seen time, which does not prove that the broker is silent. The members that sent the reports have
+    # restarted.
     later = FailureDetector(term=6, members=MEMBERS, prior_term=5, clock=0.0, judge_after_s=JUDGE_AFTER_S)
     members["m2"].reporter.lead_by(6)
     members["m2"].tell(later, "m2", clock=0.0)
@@ -420,7 +421,7 @@ def test_new_record_is_not_judged_by_the_time_before_it(members: Members) -> Non
     evidence = begin_leading(members)
     tell_all(members, evidence, clock=0.0)
     evidence.removed(A)
-    evidence.note(A, 500.0)  # no report about the broker has arrived yet
+    evidence.note(A, 500.0)  # the broker registers again, but no report about it has arrived yet
     assert evidence.judge([record()], in_contact=MEMBERS, clock=500.1) == ()
     assert evidence.judge([record()], in_contact=MEMBERS, clock=619.9) == ()
     assert len(evidence.judge([record()], in_contact=MEMBERS, clock=620.1)) == 1
@@ -584,7 +585,7 @@ def test_nothing_is_remembered_for_ever(members: Members) -> None:
     assert process.reporter.heard_acknowledged.get(A) is None
 
 
-# -- unchanged registrations: answered at once, or sent through the raft log -------------------------------
+# -- unchanged registrations, which are answered at once or sent through the log ----------------------------
 
 FRESH = ("registers", "succeeds")
 """Events of a connection over which a broker has registered successfully."""
@@ -644,12 +645,13 @@ BROKERS = (A, B)
 class GroupMachine(RuleBasedStateMachine):
     """A model-based test of members, brokers and leaders, with events in any order.
 
-    The raft log loses nothing, and links have no delay. These rules must hold:
+    The model's raft log loses nothing, and its links have no delay. A member is in contact if it is not cut
+    off from the leader. These rules must hold:
 
-    - A broker with a connection to a member in contact is not evicted as gone.
-    - A broker is not evicted as silent if a member in contact received its message within its lease and has
-      not restarted since.
-    - A dead broker is evicted within two leases and 2 s, however often leaders change or members restart.
+    - A broker that is connected to a member in contact is not evicted because of closed connections.
+    - A broker is not evicted because of its lease if a member in contact received a message of the broker
+      within the lease, and has not restarted since.
+    - A dead broker is evicted within two leases and 2 s, even if leaders change or members restart.
     """
 
     def __init__(self) -> None:
@@ -697,7 +699,7 @@ class GroupMachine(RuleBasedStateMachine):
             self.report(member)
 
     def report(self, name: str) -> None:
-        """Send a member's report to the leader, which then judges all brokers at once."""
+        """Send a member's report to the leader, which then evicts all brokers that it finds dead."""
         if name in self.cut:
             return
         process = self.members[name]
@@ -818,8 +820,8 @@ class GroupMachine(RuleBasedStateMachine):
             self.judge()
         for broker, died_at in self.died.items():
             if broker in self.records:
-                # If all members that received messages of the broker have restarted, the broker's lease
-                # begins with the election of the leader.
+                # Two leases, because a new lease begins with the election of a leader if all members that
+                # received messages of the broker have restarted.
                 assert self.now - died_at <= 2 * LEASE_S + 2.0, "a ghost"
 
     @invariant()
@@ -914,12 +916,12 @@ def test_of_brokers_without_a_record_those_heard_last_are_remembered(
     monkeypatch.setattr(failure_detector, "UNLISTED_MAX", 3, raising=False)
     process = members["m1"]
     evidence = begin_leading(members)
-    process.liveness.registering(A, ONE)  # the broker is listed
+    process.liveness.registering(A, ONE)  # the table lists this broker
     for broker in MANY[:8]:
         process.pass_time(1.0)
         process.liveness.registering(broker, TWO)
     process.pass_time(1.0)
-    process.liveness.registering(MANY[0], TWO)  # the broker sends a message again
+    process.liveness.registering(MANY[0], TWO)  # this broker sends a message again
     process.tell(evidence, "m1", clock=10.0)
     evidence.prune(lambda broker: broker == A, clock=10.0)
     remembered = {A, *MANY[6:8], MANY[0]}

@@ -1,6 +1,6 @@
-"""Tests of RocketMQ's KV file beside replicated KV values.
+"""Tests of RocketMQ's file of KV values in raft mode.
 
-A member imports the file once. Later it only writes the file.
+A member imports the file once. Afterwards, it only writes the replicated values to the file.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def test_kv_file_that_could_not_be_written_is_written_later_without_another_chan
     async def body() -> None:
         path = tmp_path / "0" / "kvConfig.json"
         async with group_of(tmp_path, size=1) as group:
-            path.with_name("kvConfig.json.tmp").mkdir()  # this this makes the write fail, as a full disk does
+            path.with_name("kvConfig.json.tmp").mkdir()  # a folder with this name makes the write fail
             await ask(group.running[0], put_kv("k", "v"))
             await until(lambda: "not exported" in caplog.text, "refused")
             assert not path.exists()
@@ -125,7 +125,7 @@ async def test_all_that_the_group_acknowledged_of_kv_is_there_after_a_restart(tm
     acknowledged = {}
     async with group_of(tmp_path, size=1) as group:
         for number in range(7):
-            value = '"\x01' * 450_000  # escapes make the file longer than the request
+            value = '"\x01' * 450_000  # the file is longer, because JSON escapes these characters
             answer = await ask(group.running[0], put_kv(str(number), value))
             if answer.code == ResponseCode.SUCCESS:
                 acknowledged[str(number)] = value

@@ -16,9 +16,9 @@ from tests.waiting import until
 
 
 def hand_over_in_vain(leader: Replicated) -> bool:
-    """Make a leader hand over leadership while all followers lag, so that none can take over.
+    """Make a leader begin to hand over leadership while all followers lag, so that none can take over.
 
-    The transfer fails, and the leader keeps leading in the same term.
+    The transfer fails, and the leader continues to lead in the same term.
     """
     member = leader.member
     command = encode_command(PutKv(namespace="n", key="other", value="v", key_revision=0))
@@ -35,8 +35,8 @@ async def test_a_leader_whose_hand_over_fails_leads_on_with_its_evidence(tmp_pat
         leader = group.at(group.leader())
         term = leader.status().term
         assert hand_over_in_vain(leader)
-        # The broker dies, and a client writes a value. During the transfer, the log accepts neither the
-        # eviction of the broker nor the value.
+        # The broker dies, and a client writes a value. The log accepts no entries during the transfer, so the
+        # leader must append the eviction and the value afterwards.
         for member in group.running:
             member.closed(ONE, by_us=False)
         assert (await ask(leader, put_kv("k", "v"))).code == ResponseCode.SUCCESS
@@ -54,7 +54,7 @@ async def test_a_leader_whose_hand_over_fails_at_once_leads_later(tmp_path: Path
         assert codes(await group.everywhere(register())) == [0, 0, 0]
         await group.equal()
         leader = group.at(group.leader())
-        leader.leader.end()  # as after an election, when the member has not noticed its role yet
+        leader.leader.end()  # now the member does not know its role, as directly after an election
         assert hand_over_in_vain(leader)
         leader.member_changed()
         for member in group.running:

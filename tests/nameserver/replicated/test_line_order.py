@@ -1,4 +1,4 @@
-"""A member handles the tasks of all senders in turn, so a busy sender delays only itself."""
+"""Tests that a member serves all senders in turn, so a busy sender delays only itself."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ async def test_registration_whose_time_is_over_before_its_turn_is_not_proposed(t
         await until(lambda: sent.not_begun == [STRANGER], "the late one is refused")
         assert not sent.answered
         await until(lambda: sent.answered == [BROKER], "the large one is applied")
-        # The next registration is the only request on its connection, so the member could begin it at
-        # once. The member refuses it only because the registration's deadline is already over.
+        # The next registration is the only request on its connection, so the member could begin it at once.
+        # It must refuse this registration, because its deadline is over.
         sent.send(registration(3, 3), over=OTHER, within_s=0.0)
         assert sent.not_begun == [STRANGER, OTHER]
         assert [name for name, _ in member.view(Freshness.STALE).names()] == ["b1"]

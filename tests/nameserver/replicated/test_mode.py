@@ -1,4 +1,4 @@
-"""Tests of members that stop and start, and of state that a member does not replicate."""
+"""Tests of raft mode: members that stop and start, and state that is not replicated."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ def test_nothing_is_logged_above_info_in_a_quiet_life(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body() -> None:
-        async with group_of(tmp_path, raftDurability="memory") as group:  # no line about a slow disk
+        # With this durability, a slow disk causes no warning in the log.
+        async with group_of(tmp_path, raftDurability="memory") as group:
             await group.everywhere(register())
 
     with caplog.at_level(logging.INFO):

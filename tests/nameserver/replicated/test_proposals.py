@@ -1,6 +1,6 @@
 """Tests of proposals on their way into the log.
 
-A proposer keeps its pending proposals, and the leader keeps a queue of proposals.
+The member that proposes a command stores it until its outcome is known. The leader has a queue of proposals.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from tests.cost import least_cpu_s
 
 ONE, TWO = b"\x01one", b"\x01two"  # commands of format 1
 TO_LEADER = (3, 1)
-"""Route to the leader of term 3 over link number 1: (term, link number)."""
+"""The leader of term 3, over link number 1: (term, link number)."""
 HERE = (3, 0)
-"""Route to this process, which leads in term 3: (term, 0)."""
+"""This process, which leads in term 3: (term, 0)."""
 
 
 def register(addr: str = "a:1", *, record_revision: int = 0) -> RegisterBroker:
@@ -215,10 +215,11 @@ def test_deferral_of_another_process_or_term_is_ignored() -> None:
 
 
 def test_a_proposal_of_which_a_newer_copy_is_under_way_is_not_decided_again() -> None:
-    """While a second copy of a proposal is on its way, a member must not compute its command again.
+    """The deferral of an old copy must not cause a new decision while a newer copy is under way.
 
-    The leader deferred the first copy. The second copy was sent over a new link and may still get into the
-    log.
+    The member sent the proposal twice, over two links. The leader deferred only the first copy, so the second
+    copy may still get into the log. If the member decided the request again now, the request could take
+    effect twice.
     """
     leader = Sequencer(term=3)
     take(leader, 7, touch(), boot_id=9)
@@ -233,7 +234,7 @@ def test_a_proposal_of_which_a_newer_copy_is_under_way_is_not_decided_again() ->
     book.applied(3)
     assert book.released(applied_index=10) == (), "the second copy is under way"
 
-    leader.applied(10)  # a lease renewal changes nothing, so the next copy may follow
+    leader.applied(10)  # the entry only renewed a lease, so the leader may take the next copy
     assert take(leader, sequence, register(), attempt=2) is None
     assert sequences(leader) == [sequence], "which is its verdict: decided again it would take effect twice"
 
@@ -320,7 +321,7 @@ def test_what_is_under_way_is_sent_again_in_its_time_whatever_else_comes() -> No
 def test_what_could_not_be_handed_over_is_offered_again() -> None:
     book = ProposalBook(boot_id=1)
     sequences_ = [book.add(ONE, deadline=10.0) for _ in range(3)]
-    for _ in range(2):  # the link accepts no message, so the proposal is not sent
+    for _ in range(2):  # the link is full, so the proposal is not sent
         assert [w.proposal.sequence for w in book.outgoing(TO_LEADER, now=0.0, understood=1)] == sequences_
     hand(book, sequences_[0], TO_LEADER, now=0.0, may_reach_log=True)
     assert [w.proposal.sequence for w in book.outgoing(TO_LEADER, now=0.1, understood=1)] == sequences_[1:]
@@ -409,8 +410,8 @@ def test_a_proposal_that_is_withdrawn_is_never_appended() -> None:
     take(queue, 3, touch())
     queue.withdraw(1, 1)
     queue.withdraw(1, 3)
-    queue.withdraw(1, 9)  # was never received
-    queue.withdraw(2, 2)  # this is a proposal of another process
+    queue.withdraw(1, 9)  # the leader has no such proposal
+    queue.withdraw(2, 2)  # the leader has no proposal of process 2
     assert take(queue, 4, register()) is None, "nothing of the broker is before it any more"
     assert sequences(queue) == [2, 4]
 
@@ -420,7 +421,7 @@ def test_a_proposal_withdrawn_while_another_of_its_broker_waits_still_defers_a_t
     take(queue, 1, register())
     take(queue, 2, touch())
     queue.withdraw(1, 2)
-    take(queue, 3, register())  # this one waits for registration 1
+    take(queue, 3, register())  # comes behind registration 1, so it is deferred
     assert sequences(queue) == [1]
     assert [deferral.sequence for _, deferral in queue.appended(10)] == [3]
 
@@ -469,7 +470,7 @@ def test_brokers_with_many_topics_are_evicted_by_several_entries() -> None:
         take(queue, number, evict(f"a:{number}"), pairs=10_000)
     assert sequences(queue) == [0, 1, 2, 3]
     queue.appended(10)
-    assert sequences(queue) == []  # wait until members have applied the first evictions
+    assert sequences(queue) == []  # further evictions wait until the first evictions are applied
     queue.applied(10)
     assert sequences(queue) == [4, 5, 6, 7]
 
@@ -502,9 +503,9 @@ def test_moved_registration_is_answered_with_what_is_applied() -> None:
 
 @pytest.mark.parametrize("command", [register(), update()], ids=["whole", "difference"])
 def test_a_change_of_a_broker_costs_one_body(command: Command) -> None:
-    """If three members propose the same registration, the leader appends only one copy to the log.
+    """If three members propose the same registration, the leader appends it to the log only once.
 
-    The other members get the index of this copy.
+    All three members get the index of the same entry.
     """
     queue = Sequencer(term=3)
     take(queue, 1, command, boot_id=1)

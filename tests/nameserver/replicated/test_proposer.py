@@ -55,7 +55,7 @@ class Lonely:
         return self.member.register(request, ONE, deadline=deadline, answered=self.answers.append)
 
     async def proposes(self, kind: type[Command] = RegisterBroker) -> PendingProposal:
-        """Wait until a command of this kind is proposed; return its proposal. No other proposal may exist."""
+        """Wait until exactly one command is proposed, and is of this kind; return its proposal."""
 
         def is_proposed() -> bool:
             commands = [decode_command(pending.proposal.command) for pending in self.member.proposer.book]
@@ -110,7 +110,7 @@ async def test_registration_that_another_member_brought_meanwhile_becomes_a_touc
         await one.proposes()
         one.apply(of_another_member=True)
         one.apply()
-        await one.proposes(Touch)  # the command was computed again, now as a Touch
+        await one.proposes(Touch)  # the table has changed, so the new command only renews the lease
         assert one.answers == []
         one.apply()
         assert one.answers == [Answer()]

@@ -1,7 +1,7 @@
 """Tests of new kinds of commands while the group has a member of an older release.
 
-This member cannot read the new commands. So the group refuses such a command, or the member sends an older
-kind of command with the same effect.
+The older member could not read such commands. So the other members refuse them, or propose older kinds of
+commands with the same effect.
 """
 
 from __future__ import annotations
@@ -64,14 +64,13 @@ async def test_a_newer_kind_of_command_waits_until_every_member_understands_it(
         answer = await ask(follower, put_kv("k", "v"))
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert (answer.remark or "").startswith(f"{NO_QUORUM_TAG} not applied: it needs format 4")
-        # The present leader must refuse the new kind of command, even though an earlier leader allowed
-        # it.
+        # The current leader must refuse the new kind of command, even if an earlier leader allowed it.
         monkeypatch.setattr(follower.reports.reporter, "understood", 4)
         answer = await ask(follower, put_kv("k", "v"))
         assert answer.code == ResponseCode.SYSTEM_ERROR
         monkeypatch.undo()
         assert (await ask(follower, put_kv("k", "v"))).code == ResponseCode.SUCCESS
-        await group.equal()  # all members run, so no unreadable entry is in the log
+        await group.equal()  # an entry that a member cannot read would have stopped it
 
 
 @pytest.mark.parametrize("command", [b"\xff\x00", b"\x04\x91\x00"], ids=["unreadable", "newer"])
@@ -104,8 +103,8 @@ async def change_that_gets_lost(
     """Register topic ``V`` at a follower while all messages from this follower are lost.
 
     Args:
-        leaves: True if the follower believes that it has sent the proposal. False if it knows that it has
-            not.
+        leaves: True if the follower believes that it has sent the proposal. False if it knows that it could
+            not send it.
     """
     assert codes(await group.everywhere(register())) == [0, 0, 0]
     follower = group.at(group.followers()[0])
@@ -151,7 +150,7 @@ async def test_a_difference_that_a_member_may_not_know_goes_whole_once_it_can_be
             monkeypatch.setattr(follower.reports.reporter, "understood", 1)
             follower.proposer.decide_deferred()
             assert under_way(follower) == [before], "decided again it might take effect twice"
-            follower.proposer.book.applied(follower.member.term + 1)  # the first entry of that leader
+            follower.proposer.book.applied(follower.member.term + 1)  # first entry of a new leader
             await until(lambda: kinds_under_way(follower) == {"RegisterBroker"}, "it goes whole")
         await takes_effect(group, asking)
 
@@ -218,9 +217,9 @@ async def test_member_that_does_not_know_whether_others_know_limits_judges_alone
 
 @pytest.mark.slow
 async def test_bounds_that_the_log_does_not_know_hold_for_a_broker_with_a_record(tmp_path: Path) -> None:
-    """A registration that exceeds the limits of the table must not be proposed.
+    """A member must check the limits of the table before it proposes a registration.
 
-    Members do not check these limits when they apply a registration of a broker that has a record.
+    Members do not check these limits when they apply the registration of a broker that already has a record.
     """
     async with group_of(tmp_path, tableBytesMax="2000") as group:
         assert codes(await group.everywhere(register(topics=("T", "U")))) == [0, 0, 0]

@@ -38,10 +38,10 @@ async def shown(group: Group, topic: str = "T") -> list[int]:
 
 
 async def registered_with_all(group: Group) -> None:
-    """Register the broker with all members; afterwards the table contains its second data version.
+    """Register the broker with all members, so that the table contains its second data version.
 
-    Then register the first version (FIRST) with the first member, and the second version (SECOND, with 8
-    queues) with the second member.
+    The function sends the first version (FIRST) to the first member. Then it sends the second version (SECOND
+    with 8 queues) to the second member.
     """
     assert codes(await group.everywhere(register(counter=0, queues=2))) == [0, 0, 0]
     one, two, _ = group.running
@@ -90,9 +90,9 @@ async def test_a_late_increment_takes_no_member_back(tmp_path: Path) -> None:
 async def test_a_copy_that_was_under_way_when_the_newer_one_came_is_late(tmp_path: Path) -> None:
     """An older registration that is on its way when the newer one is applied must not overwrite it.
 
-    The newer registration (SECOND) reaches one member while the older one (FIRST) reaches two others. These
-    two members compute their commands for FIRST from the table before SECOND. After SECOND was applied, the
-    commands are outdated. So the members compute them again from the table that contains SECOND.
+    The newer registration (SECOND) reaches one member, while the older registration (FIRST) reaches two other
+    members. These two members compute commands for FIRST before SECOND is applied. Afterwards, the commands
+    are outdated, so the members compute them again from the new table.
     """
     async with group_of(tmp_path) as group:
         assert codes(await group.everywhere(register(counter=0, queues=2))) == [0, 0, 0]
@@ -118,9 +118,9 @@ async def test_a_broker_whose_store_was_restored_is_shown_with_its_second_heartb
 
 
 async def test_a_repeat_is_seen_where_registrations_are_answered_without_the_log(tmp_path: Path) -> None:
-    """Members notice a repeated registration even if they answer registrations without the log.
+    """A repeat of a late registration is noticed even if members answer registrations without the log.
 
-    The repeated registration has the same bytes, and the table still has the same revision.
+    The repeated registration has the same bytes as before, and the table still has the same revision.
     """
     async with group_of(tmp_path) as group:
         await registered_with_all(group)
@@ -152,7 +152,7 @@ async def test_the_current_version_answered_without_the_log_makes_the_next_repea
 async def test_a_restored_broker_is_told_to_register(tmp_path: Path) -> None:
     """If a restored broker asks about its data version, the answer must be "changed".
 
-    A broker registers only after this answer.
+    Only this answer makes the broker send a registration.
     """
     async with group_of(tmp_path) as group:
         await registered_with_all(group)

@@ -93,7 +93,7 @@ async def test_data_version_question_is_vouched_for_like_a_registration(tmp_path
 
 
 def decoded_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
-    """Return a list. Each registration is added to the list when it is decoded."""
+    """Return a list to which each registration is added when it is decoded."""
     decoded: list[Request] = []
 
     def counted(request: Request) -> Steps[Registration | Answer]:
@@ -131,10 +131,10 @@ async def test_the_same_registration_is_decoded_once_for_each_state_of_its_recor
         assert member.liveness.contact(BROKER) is not heard_at  # the lease was renewed
         assert member.view(Freshness.STALE).revision == revision
 
-        assert await registered(register(counter=2)) == 1  # this body has other bytes
+        assert await registered(register(counter=2)) == 1  # the member must decode a body with other bytes
         await answered_without_the_log(register(counter=2))
         assert await registered(register(counter=2)) == 0
-        assert await registered(register(counter=2, zoneName="z")) == 1  # this header is different
+        assert await registered(register(counter=2, zoneName="z")) == 1  # the header has changed
         await answered_without_the_log(register(counter=2))
         await ask(member, put_kv("k", "v"), TWO)  # this changes the table, but not the broker's record
         assert await registered(register(counter=2)) == 0

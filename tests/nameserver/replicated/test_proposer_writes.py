@@ -33,8 +33,8 @@ def name_of(number: int) -> BrokerName:
 
 async def test_concurrent_changes_at_all_members_all_apply(tmp_path: Path) -> None:
     async with group_of(tmp_path) as group:
-        # Changes of the same broker name are applied one after the other. Each change needs a round trip
-        # to the leader.
+        # Changes of the same broker name are applied one after the other, each with a round trip to the
+        # leader.
         requests = [
             register(addr=f"10.0.1.{i}:1", broker_id=i // NAMES, topics=(f"T{i}",), brokerName=name_of(i))
             for i in range(NAMES * BROKERS_PER_NAME)
@@ -87,7 +87,8 @@ async def test_write_in_flight_when_the_leader_stops_is_finished_by_the_next(tmp
     async with group_of(tmp_path, raftElectionTimeoutMs="500") as group:
         leader = group.leader()
         follower = group.at(group.followers()[0])
-        deadline = asyncio.get_running_loop().time() + CONDITION_S  # long: elections may delay the writes
+        # Long, because elections may delay the writes.
+        deadline = asyncio.get_running_loop().time() + CONDITION_S
 
         def put(prefix: str) -> list[asyncio.Future[Answer]]:
             requests = [put_kv(f"{prefix}{i}", "v") for i in range(50)]

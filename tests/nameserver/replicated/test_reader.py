@@ -84,15 +84,15 @@ async def test_a_leader_that_nobody_stands_by_lets_no_linearizable_read_go(
         leader = group.at(group.leader())
         loop = asyncio.get_running_loop()
         await leader.await_view(Freshness.LINEARIZABLE, deadline=loop.time() + CONDITION_S)
-        # Lose only the messages of the barrier. The raft engine's messages arrive, so the leader stays in
-        # contact.
+        # Lose only the messages about read barriers. The raft engine's messages still arrive, so the leader
+        # stays in contact.
         monkeypatch.setattr(leader.member, "send", lambda member, message: True)
         with pytest.raises(NoQuorum):
             await leader.await_view(Freshness.LINEARIZABLE, deadline=loop.time() + 0.3)
         monkeypatch.undo()
         await leader.await_view(
             Freshness.LINEARIZABLE, deadline=loop.time() + CONDITION_S
-        )  # the leader asks its followers again
+        )  # succeeds, because the leader asks its followers again
 
 
 async def test_a_follower_whose_barrier_is_lost_with_its_leader_asks_the_next_one(
@@ -154,6 +154,6 @@ async def test_every_read_without_a_leader_is_refused_also_after_others_were(
         assert member.join_barrier(told) == 1
         assert member.join_barrier(told) == 1
         assert await asyncio.wait_for(refused.get(), CONDITION_S) == 1
-    assert refused.empty()  # two equal callbacks must cause only one call
+    assert refused.empty()  # the callback must not be called a second time
     await member.close()
     assert effects == RecordedEffects(), "nothing is applied here"

@@ -1,4 +1,4 @@
-"""Tests of a leader that decides from the reports of all members whether a broker is gone."""
+"""Tests of a leader that decides from all members' reports whether a broker has closed its connections."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from tests.waiting import until
 
 @pytest.mark.slow
 async def test_what_a_process_reads_after_standing_still_is_heard_now(tmp_path: Path) -> None:
-    """A heartbeat that a stopped process reads after it continues must count as received now.
+    """A process that was stopped must use the present time for heartbeats that it reads when it continues.
 
-    The process may read from its sockets before the timer advances the clock of its liveness data.
+    It may read them before a timer advances the clock by which it measures leases.
     """
     async with group_of(tmp_path, size=1) as group:
         member = group.running[0]
@@ -55,7 +55,7 @@ async def register_two(group: Group) -> None:
 async def only_the_other_goes(group: Group) -> None:
     """Close the second broker's connections, and check that the leader evicts only this broker.
 
-    This check is sufficient, because the leader judges both brokers at the same time.
+    After the eviction, the test need not wait longer, because the leader judges both brokers at once.
     """
     for member in group.running:
         member.closed(TWO, by_us=False)
@@ -69,13 +69,12 @@ async def group_with_a_report_missing(
 ) -> AsyncIterator[tuple[Group, Replicated]]:
     """Yield a group and its leader, which gets no reports from one follower.
 
-    This follower has a new link, and its reports over the new link are lost. Over its former link, the
-    follower had reported that its connection with the broker is closed. The other members have reported the
-    same. Undo the patch to let the follower's reports arrive again.
+    The follower reported that its connection with the broker is closed. Then it got a new link to the leader,
+    over which its reports are lost. By now, the other members have reported a closed connection, too. Undo
+    the patch to let the follower's reports arrive again.
 
     Args:
-        came_back: True if the broker has connected to the follower again since then. The leader does not know
-            this.
+        came_back: True if the broker has connected to the follower again. The leader does not know this.
     """
     async with group_of(root) as group:
         await register_two(group)
@@ -123,7 +122,7 @@ async def test_all_are_judged_once_a_missing_report_has_come(
 ) -> None:
     """After a missing report has arrived, the leader judges all brokers again.
 
-    After a new link, the follower sends a full report at once. This report also names unchanged brokers.
+    The first report over a new link is complete: it also contains brokers whose state has not changed.
     """
     async with group_with_a_report_missing(tmp_path, monkeypatch, came_back=False) as (group, leader):
         judges = leader.leader
@@ -137,7 +136,7 @@ async def test_all_are_judged_once_a_missing_report_has_come(
 
 
 async def test_link_in_the_place_of_another_is_known_for_a_new_one(tmp_path: Path) -> None:
-    """A member must notice a new link even if it has not noticed the end of the former one.
+    """A member must notice a new link even if it has not noticed the end of the former link.
 
     The other member may have lost the former link much earlier, together with messages on it.
     """

@@ -1,4 +1,7 @@
-"""A member remembers only a limited number of broker names that a stranger invents and no table lists."""
+"""A member remembers only a limited number of brokers that registered but are not in the table.
+
+Otherwise, a client could fill the member's memory with invented broker names.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,8 @@ async def test_a_member_without_a_leader_remembers_the_newest_names_of_a_connect
     monkeypatch.setattr(liveness, "CLOSED_MAX", REMEMBERED)  # limit for names without a connection
     async with group_of(tmp_path, started=1) as group:
         (member,) = group.running
-        within = ANSWER_MARGIN_S + 1.0  # the member reads all requests in 1 s; then it refuses them
+        # Long enough to read all requests, so that the member then refuses them.
+        within = ANSWER_MARGIN_S + 1.0
         requests = (register(addr=address(number)) for number in range(NAMES))
         answers = await asyncio.gather(*(ask(member, request, within=within) for request in requests))
         assert all((answer.remark or "").startswith(NO_QUORUM_TAG) for answer in answers)

@@ -41,8 +41,8 @@ class Alone:
         self.wire = wire
         self.http = http
         self.web = web
-        # Keep this connection open. The broker has no other connection, so it would be evicted without this
-        # one.
+        # Keep this connection open. It is the broker's only connection, and without a connection the broker
+        # would be evicted.
         self.client = BlockingClient()
 
     async def register(self, topic: str, *, queues: int, counter: int) -> None:
@@ -51,7 +51,10 @@ class Alone:
         assert answer.code == 0, answer.remark
 
     async def queues(self, topic: str) -> int:
-        """Query the route with the same bytes each time, as clients do, so that the cache answers."""
+        """Return the number of write queues in a topic's route.
+
+        The query has the same bytes each time, so that the route cache answers repeated queries.
+        """
         fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
         answer = await self.invoke(RemotingCommand.request(105, fields))
         assert answer.code == 0, answer.remark
@@ -159,10 +162,7 @@ async def test_who_waits_for_a_change_is_answered_when_a_snapshot_is_restored(
 
 @pytest.mark.slow
 async def test_a_snapshot_of_a_newer_release_is_not_restored(tmp_path: Path) -> None:
-    """A member refuses a snapshot of a newer release.
-
-    The operator must learn the reason, and that nothing was changed.
-    """
+    """A member refuses a snapshot of a newer release; the answer says why, and that nothing changed."""
     newer = Snapshots(tmp_path)
     newer.store(1000, 1, b"", msgspec.msgpack.encode([1, 1, msgspec.msgpack.encode([9])]))
     assert newer.newest is not None

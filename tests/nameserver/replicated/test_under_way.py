@@ -1,7 +1,4 @@
-"""Tests of reads while a member applies a large entry.
-
-The member applies the entry for so long that it loses contact with the majority.
-"""
+"""Tests of reads while a member applies such a large entry that it loses contact with the majority."""
 
 from __future__ import annotations
 
@@ -34,10 +31,7 @@ BROKER, STRANGER = ConnectionId(1), ConnectionId(2)
 
 @asynccontextmanager
 async def within_a_large_entry(tmp_path: Path) -> AsyncIterator[Replicated]:
-    """Yield a member in the middle of applying a stranger's large registration.
-
-    At this time, the member has lost contact with the majority.
-    """
+    """Yield a member that has applied only a part of a large registration, and has lost contact."""
     async with group_of(tmp_path, size=1, raftElectionTimeoutMs="500") as group:
         member, loop = group.at(0), asyncio.get_running_loop()
         answers: list[Answer] = []
@@ -59,7 +53,7 @@ def stand_still(seconds: float) -> None:
 async def read(member: Replicated, topic: str | None) -> RouteView:
     """Read, and repeat the read if it is refused.
 
-    On a busy machine, applying the entry may take longer than a read waits.
+    On a busy machine, the member may need longer for the entry than a read waits.
     """
     async with asyncio.timeout(60.0):
         while True:

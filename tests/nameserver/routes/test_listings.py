@@ -1,7 +1,4 @@
-"""Tests of the lists of topics.
-
-A list equals the table's content, and it is made once for each state of the table.
-"""
+"""Tests of the lists of topics, which a nameserver makes only once for each state of its table."""
 
 from __future__ import annotations
 
@@ -65,7 +62,7 @@ def test_lists_are_those_of_the_table_after_every_change(
         else:
             table.apply(replace(registration(table, name), topics=topics_with(flags)))
         entries = {topic: table.view.topic(topic) for topic in table.view.topics()}
-        for _ in range(2):  # the second answer is a stored list
+        for _ in range(2):  # the second answer comes from a stored list
             assert listed(table.view, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == sorted(entries)
             assert listed(table.view, RequestCode.GET_TOPICS_BY_CLUSTER, cluster="c") == sorted(entries)
             assert listed(table.view, RequestCode.GET_TOPICS_BY_CLUSTER, cluster="d") == []
@@ -123,9 +120,9 @@ def test_table_of_another_image_has_lists_of_its_own_at_the_same_revision() -> N
 
 
 def test_topics_without_a_flag_are_not_looked_at_for_it() -> None:
-    """Check a flag once for all topics that have equal queue data at all brokers, not for each topic.
+    """Topics with equal queue data share one check of a flag.
 
-    A check of each of 100,000 topics took 54 ms, even if no topic had the flag.
+    When each of 100,000 topics had a check of its own, a list took 54 ms, even if no topic had the flag.
     """
     table = large_table()
     asked: list[int] = []
@@ -140,13 +137,13 @@ def test_topics_without_a_flag_are_not_looked_at_for_it() -> None:
 
 @pytest.mark.parametrize("names", [1, 30])
 def test_a_step_looks_at_few_topics_and_queue_data(names: int) -> None:
-    """Each step of making a list of topics must be short.
+    """A list of topics must be made in short steps.
 
-    The list of 125,000 topics of 14 broker names was once made in one step of 0.25 s.
+    An earlier version made the list of 125,000 topics of 14 broker names in one step, which took 0.25 s.
     """
     table = RouteTable()
     asked: list[int] = []
-    # Equal queue data are checked only once. So each topic needs other queue data than the rest.
+    # Each topic has its own queue data here, because equal queue data would be checked only once.
     topics = tuple(
         TopicQueues(topic=f"t{n:04d}", read_queue_nums=n, write_queue_nums=4, perm=6, topic_sys_flag=1)
         for n in range(4_000)
@@ -200,7 +197,7 @@ def test_list_has_all_changes_before_its_request_and_readers_that_wait_together_
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RouteView, "all_topics", counting)
         first = asked()
-        next(first)  # begun
+        next(first)  # this step begins the list
         table.apply(registration(table, "b", topics=("u1",)))
         second, third = asked(), asked()
         table.apply(registration(table, "b", topics=("u1", "u2")))

@@ -1,7 +1,4 @@
-"""Tests of short requests that change much of a large table.
-
-Each step of such a change must be short.
-"""
+"""Tests that short requests change a large table in short steps, even if they change much of it."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ from tests.nameserver.routes.test_route_table import key, registration
 from tests.registrations import as_it_came
 from tests.tables import check_table
 
-#: Maximum CPU time of a step, in seconds.
+#: Maximum CPU time of a step, in seconds. During a step, the nameserver serves no other request.
 STEP_S = 0.02
 
 A = BrokerName("a")
@@ -37,7 +34,7 @@ A = BrokerName("a")
 def longest_step_s(make: Callable[[], Steps[object]]) -> float:
     """Return the CPU time of the longest step, in seconds.
 
-    The function returns the smallest result of several tries, because other processes slow down single tries.
+    The result is the smallest of several tries, because other processes may slow down some of them.
     """
     least = float("inf")
     for _ in range(TRIES):
@@ -133,7 +130,7 @@ def test_return_of_all_removed_topics_is_made_in_steps() -> None:
 def test_one_removal_more_than_are_remembered_hashes_none_of_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If the table forgets its oldest removal, it must not hash the other removals.
+    """A table that forgets its oldest removals must not hash the other removals again.
 
     The table remembers only a limited number of removals.
     """

@@ -1,6 +1,6 @@
-"""Tests of the strings of topic names.
+"""Tests of the memory for topic names.
 
-The table stores each name once, and it stores no name of a refused registration.
+The table stores each name only once, and it stores no name of a refused registration.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def register(
 ) -> Verdict:
     """Register a broker's topics.
 
-    Encode and decode the request and the command, as a nameserver does.
+    As in a nameserver, the request and the command are encoded and decoded, which makes new string objects.
     """
     body = body_of(topics, counter=counter, queues=queues)
     fields = fields_of(body, f"b{broker}", f"10.0.0.{broker}:10911")
@@ -52,9 +52,9 @@ def register(
 
 
 def interned(names: Iterable[str]) -> list[str]:
-    """Return those names that the interpreter has interned.
+    """Return the names that Python has interned.
 
-    Python 3.12 never frees an interned name.
+    The table must not intern names, because Python 3.12 never frees an interned string.
     """
     return [name for name in names if intern(name) is not name]
 
@@ -104,6 +104,6 @@ def test_refused_registrations_keep_no_memory() -> None:
             sizes.append(tracemalloc.get_traced_memory()[0])
     finally:
         tracemalloc.stop()
-    # If the table kept the names of one refused registration, each name would take 60 bytes. In this time,
-    # the test runner itself allocates about 30 kB.
+    # If the table stored the names of only one refused registration, each name would take 60 bytes. The limit
+    # is half of this, because the test itself also allocates about 30 kB.
     assert sizes[-1] - sizes[0] < 30 * count

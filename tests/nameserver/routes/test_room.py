@@ -1,7 +1,4 @@
-"""Tests of the limits on the table's content.
-
-The limits apply to the content in total and for each host. The tests also check the counts for these limits.
-"""
+"""Tests of the limits on the table's content, in total and for each host."""
 
 from __future__ import annotations
 
@@ -58,7 +55,7 @@ def limits(host: str = MINE, *, topics: int = 10, pairs: int = 20, brokers: int 
 def registered(
     table: RouteTable, name: str, topics: tuple[str, ...], *, limits: TableLimits | None, **changes: Any
 ) -> Verdict:
-    """Apply a broker's registration in the form that is in the log: as a difference (Update) if possible."""
+    """Apply a broker's registration as a nameserver does: as a difference (class Update) if possible."""
     broker = BrokerKey(changes.pop("cluster_name", C), BrokerAddr(f"{name}:1"))
     values: dict[str, Any] = {
         "broker_id": 0,
@@ -161,9 +158,9 @@ def test_broker_name_has_a_bounded_number_of_clusters() -> None:
 
 
 def test_replicated_table_applies_what_a_proposer_of_an_older_release_let_through() -> None:
-    """In raft mode, a table must apply a log entry even if this release would not have proposed it.
+    """In raft mode, a table applies a log entry even if the entry exceeds a limit of this release.
 
-    Otherwise, members of different releases would decide differently about the same entry.
+    If members of different releases decided differently about an entry, their tables would differ.
     """
     table, few = RouteTable(), limits(size=500)
     table.strict = False

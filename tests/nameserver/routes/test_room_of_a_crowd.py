@@ -15,7 +15,7 @@ BROKERS, TOPICS, NAME_BYTES = 300, 10_000, 13
 def test_300_brokers_with_10_000_topics_have_room(host: str) -> None:
     ledger, settings = Ledger(), NamesrvSettings()
     for number in range(BROKERS):
-        topics = TOPICS if number == 0 else 0  # only the first broker has new topic names
+        topics = TOPICS if number == 0 else 0  # the later brokers have the same topics, so they add no names
         more = Held(topics=topics, pairs=TOPICS, brokers=1, size=topics * NAME_BYTES + 100)
         limits = table_limits(settings, host.format(number))
         assert excess(ledger, limits, more, moved=Held()) is None, number

@@ -1,6 +1,6 @@
 """Tests of RouteTable: digests, snapshots, revisions, and the cost of one change.
 
-The model-based tests check what each command does.
+The tests in tests/model check the effect of each command.
 """
 
 from __future__ import annotations
@@ -155,8 +155,8 @@ def test_difference_has_moved_with_anything_that_it_was_computed_from(
     before = table.view.state_digest()
     assert isinstance(table.apply(short), Moved)
     assert table.view.state_digest() == before
-    # If the registration is computed again as a whole, it contains all topics of the broker, and the table
-    # applies it.
+    # The handler then computes the registration again, now with all topics of the broker. The table applies
+    # it.
     again = registration(table, topics=("t1", "t3"), data_version=DataVersion(counter=9))
     assert isinstance(table.apply(again), Applied)
     entry = table.view.topic("t1")
@@ -596,8 +596,8 @@ def test_change_of_many_topics_is_the_same_whether_or_not_it_is_made_in_copies(
 def test_the_garbage_collector_does_not_walk_over_topics() -> None:
     """The garbage collector's work must not grow with the number of topics.
 
-    No Python code runs while the collector works. In this test, all topics have different numbers of queues,
-    so that topics share no objects.
+    While the collector works, the nameserver serves no request. In this test, all topics have different
+    numbers of queues, so that topics share no objects.
     """
     counts = []
     for topics in (10, 3000):

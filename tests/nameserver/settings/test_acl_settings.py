@@ -1,6 +1,6 @@
-"""Tests of the settings of accounts and networks.
+"""Tests of the settings that allow requests only from certain accounts or networks.
 
-Both features are off by default, and no setting is ignored.
+Both restrictions are off by default. A setting without effect is an error, so that nobody relies on it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Tests of addresses with typical mistakes.
-
-The error message says what is wrong with the address.
-"""
+"""Tests of settings with wrong addresses: each error message must name the mistake."""
 
 from __future__ import annotations
 
@@ -30,9 +27,9 @@ def alone(address: str) -> tuple[str, ...]:
     "address", ["0.0.0.0:9878", "[::]:9878", "[0:0::0]:9878", "0:9878", "[::ffff:0.0.0.0]:9878"]
 )
 def test_an_address_that_names_no_machine_is_no_identity(address: str) -> None:
-    """A member must not have an address that names no machine.
+    """A member must not have an address like 0.0.0.0, which names no single machine.
 
-    No other member can dial such an address, so a group with this member could never grow.
+    Other members could not connect to such an address, so they could never join the group.
     """
     said = refusal(*alone(address))
     assert address in said

@@ -1,4 +1,4 @@
-"""mqnamesrv starts with the settings that Apache's mqnamesrv prints."""
+"""Tests that mqnamesrv accepts the settings that Apache's mqnamesrv prints."""
 
 from __future__ import annotations
 

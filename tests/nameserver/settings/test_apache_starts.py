@@ -1,4 +1,4 @@
-"""mqnamesrv starts with the command lines of Apache's mqnamesrv."""
+"""Tests that mqnamesrv starts with the command lines of Apache's mqnamesrv."""
 
 from __future__ import annotations
 

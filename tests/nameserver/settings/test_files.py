@@ -68,7 +68,8 @@ def test_previous_version_is_kept_beside_it(tmp_path: Path) -> None:
     save_kv_file(path, {"a": {"k": "new"}})
     assert load_kv_file(tmp_path / "kvConfig.json.bak") == {"a": {"k": "old"}}
     names = ["kvConfig.json", "kvConfig.json.bak", "kvConfig.json.bak.sha256", "kvConfig.json.sha256"]
-    assert sorted(p.name for p in tmp_path.iterdir()) == names  # loading the backup also wrote its checksum
+    # When the backup was loaded, its checksum was written, too.
+    assert sorted(p.name for p in tmp_path.iterdir()) == names
 
 
 @pytest.mark.parametrize(

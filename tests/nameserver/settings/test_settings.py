@@ -1,4 +1,4 @@
-"""Tests of settings.
+"""Tests of the nameserver's settings.
 
 The tests cover the sources of settings and their priority, RocketMQ's names, checks, and changes at run time.
 """
@@ -153,14 +153,15 @@ def test_setting_that_cannot_be_used_is_named_in_one_line(file: dict[str, str], 
 def test_raft_flag_in_another_mode_is_refused_even_with_its_default() -> None:
     with pytest.raises(ConfigError, match=r"--durability needs --mode raft"):
         load_settings(flags={"raftDurability": "journal"})
-    # The option -p prints every setting. So a printed settings file contains this setting with its default
-    # value, and a nameserver must accept the file.
+    # The option -p prints all settings, also those of raft mode. A nameserver in independent mode must accept
+    # the printed text as its settings file.
     printed = parse_properties(format_settings(NamesrvSettings()))
     assert load_settings(file=printed).settings.durability == "journal"
 
 
 def test_token_file_without_http_is_a_warning() -> None:
-    assert not load_settings(flags={"httpTokenFile": "t"}).warnings  # also in independent mode
+    # The token file also has an effect in independent mode.
+    assert not load_settings(flags={"httpTokenFile": "t"}).warnings
     assert not load_settings(file=RAFT | {"httpTokenFile": "t", "raftForceNewCluster": "true"}).warnings
     off = load_settings(file=RAFT | {"httpTokenFile": "t", "httpListen": "off"}).warnings
     assert off == ("httpTokenFile has no effect with httpListen=off",)
@@ -271,9 +272,9 @@ def test_printed_settings_are_sorted_lines_without_escapes() -> None:
 
 
 def test_changes_above_the_size_of_all_settings_are_refused() -> None:
-    """A change of settings must not be larger than all settings together.
+    """A request that changes settings must not be larger than all settings together.
 
-    Reading 64 KiB of empty lines would block the event loop for 30 ms.
+    Without this limit, a request with 64 KiB of empty lines would block the event loop for 30 ms.
     """
     assert len(parse_changes(b"k=\n" * 4096 + b"last=")) == 2
     with pytest.raises(ChangeInvalid, match=r"^settings of 16386 bytes: allowed are 16384$"):

@@ -1,7 +1,7 @@
 """Tests of a nameserver with ``--acl``.
 
-The tests check each request code in each mode, changes of the account file, and the cost of strangers'
-requests.
+The tests check each request code with each value of ``--acl``, changes of the account file, and the cost of
+requests from clients without an account.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SERVES = {
     (Kind.BROKER, "admin"): (True, True, True),
     (Kind.BROKER, "all"): (False, False, True),
     (Kind.UNREGISTRATION, "off"): (True, True, True),
-    (Kind.UNREGISTRATION, "admin"): (False, False, True),  # strangers must not unregister brokers
+    (Kind.UNREGISTRATION, "admin"): (False, False, True),  # only admins may unregister brokers
     (Kind.UNREGISTRATION, "all"): (False, False, True),
     (Kind.CHANGE, "off"): (True, True, True),
     (Kind.CHANGE, "admin"): (False, False, True),
@@ -122,8 +122,8 @@ async def test_fast_path_answers_signed_route_queries_alone(
             assert decode_route((await ask(ns, plain, READER)).body).broker_datas
             assert ns.server.cache.hits == count
         assert is_refused(await ask(ns, plain))
-        # After the secret has changed, the old signature is invalid. The fast path must forget the
-        # signature, too.
+        # After a change of the secret, the old signature is invalid. The route cache must not answer queries
+        # with this signature any more.
         acl_file.write_text(FILE.replace("secret-of-readers", "changed-secret"))
         assert await ns.server.reloads[0].look() == "taken"
         assert is_refused(await ask(ns, plain, READER))
@@ -169,7 +169,8 @@ def test_refusals_leave_a_bounded_number_of_lines_and_no_secret(
             await ask(ns, delete, Keys(access_key="x y", secret_key="secret-of-stranger"))
             for _ in range(300):
                 await ask(ns, RemotingCommand.request(105, {"topic": "T"}))
-            await ask(ns, delete, ADMIN)  # must be logged: lines about strangers have their own limit
+            # This change must be logged, because lines about refused clients have their own limit.
+            await ask(ns, delete, ADMIN)
 
     with caplog.at_level(logging.INFO):
         asyncio.run(main())
@@ -207,5 +208,5 @@ async def test_settings_that_are_shown_hold_no_secret(tmp_path: Path, acl_file: 
         _, metrics = await ns.get("/metrics")
         assert "secret" not in metrics
         change = RemotingCommand.request(318, {}, b"acl=off\n")
-        assert (await ask(ns, change, ADMIN)).code == 16  # ACL settings only change at a restart
+        assert (await ask(ns, change, ADMIN)).code == 16  # ACL settings change only at a restart
         assert is_refused(await ask(ns, RemotingCommand.request(216, {"topic": "T"})))

@@ -1,4 +1,4 @@
-"""If a header has two fields "opaque", the cache must answer as the full parser does."""
+"""Tests that the route cache answers like the full parser if a header has two fields "opaque"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server keeps working during floods of unfinished frames and garbage."""
+"""Tests that a server continues to work while clients send many unfinished frames and garbage."""
 
 from __future__ import annotations
 

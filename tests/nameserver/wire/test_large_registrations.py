@@ -23,8 +23,8 @@ from routekeeper.remoting.transport.server import Connection
 def test_registrations_of_10_000_topics_have_so_many_places(tmp_path: Path, mode: str, places: int) -> None:
     """A raft member works on fewer registrations at once than a nameserver in independent mode.
 
-    Otherwise, some registrations would be late. A member must refuse each registration that it has not
-    answered within 2.5 s.
+    A member must refuse each registration that it has not answered within 2.5 s. If it worked on more of them
+    at once, it would have to refuse some.
     """
     settings = LiveSettings(NamesrvSettings(mode=mode, data_dir=str(tmp_path)))
 

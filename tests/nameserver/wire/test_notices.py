@@ -1,7 +1,7 @@
 """Tests of the notices that tell brokers about a change of the smallest broker id.
 
-No address in a registration may end the nameserver. It must not make the nameserver connect to other hosts
-than the broker's host.
+No address in a registration may end the nameserver, or make it connect to another host than the broker's
+host.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def test_brokers_are_dialled_where_they_come_from_and_nobody_else(tmp_path: Path
     ):
         addr = running.listen
         strange = (victim_addr, "x" * 64 + ".example:80", "127.0.0.1:" + "9" * 5000)
-        for broker_id, sent in enumerate(strange, 2):  # smaller than the broker's id 5, so notified first
+        # Smaller ids than the broker's id 5, so they get notices first.
+        for broker_id, sent in enumerate(strange, 2):
             stranger.invoke(addr, registration(sent, broker_id))
         link.sendall(registration(broker_addr, 5).with_opaque(1).encode())
         link.recv(65536)

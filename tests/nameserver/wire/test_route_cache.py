@@ -395,7 +395,7 @@ def test_header_whose_opaque_is_somewhere_else_is_answered_rightly_or_left(heade
 def test_frame_that_is_shorter_than_any_query_is_left_to_the_parser(size: int) -> None:
     """The cache leaves a frame to the parser if its length word is smaller than any query.
 
-    A stranger may send the bytes of a query after such a length word.
+    Any client may send the bytes of a query after such a length word.
     """
     query = request("T", codec=HeaderCodec.ROCKETMQ)
     inbox = Inbox(
@@ -559,10 +559,10 @@ def wide(names: int, topic: str = "T", table: RouteTable | None = None) -> Route
 
 
 def test_route_of_many_broker_names_is_known_like_any_other() -> None:
-    """The cache also answers routes with many broker names.
+    """The cache also answers queries for routes with many broker names.
 
-    Routes above 64 KiB (from 320 broker names on) were once not cached. The full parser takes 1,000 times as
-    long as the cache.
+    An earlier version did not store routes above 64 KiB (320 broker names). For such routes, the full parser
+    takes 1,000 times as long as the cache.
     """
     table = wide(400)
     cache = cache_of(table)
@@ -618,9 +618,9 @@ def test_requests_are_learnt_once_until_they_are_more_than_are_kept(codec: Heade
 
 
 def test_what_old_answers_hold_is_counted_and_bounded() -> None:
-    """The cache must forget old requests and old answers.
+    """Old requests and old answers count towards the limit of the cache, so that it forgets them.
 
-    No client sends an old request any more, and no topic has an old answer any more.
+    In this test, each request is sent only once, and each answer soon becomes invalid.
     """
     table = wide(100)
     cache = cache_of(table, bytes_max=2_000_000)
@@ -654,7 +654,7 @@ def test_what_is_counted_of_many_small_requests_is_about_what_they_hold(codec: H
 def test_shapes_that_routes_have_no_more_are_forgotten() -> None:
     """The cache must forget the answer to a route that has changed.
 
-    It once kept up to 10,000 such answers, which no limit counted.
+    An earlier version stored up to 10,000 such answers, and no limit counted their bytes.
     """
     table = wide(50)
     cache = cache_of(table)

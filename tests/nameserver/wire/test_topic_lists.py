@@ -1,6 +1,6 @@
-"""Requests for lists of topics, over sockets.
+"""Tests of requests for lists of topics, over sockets.
 
-The server makes a long list in steps, and the event loop does other work between them.
+The server makes a long list in steps. Between the steps, the event loop does other work.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests that change the access files: cases that the tests of a running broker do not cover."""
+"""Tests of requests that change access files, for cases that no test of a running broker covers."""
 
 from __future__ import annotations
 

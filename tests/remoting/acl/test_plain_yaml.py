@@ -1,6 +1,6 @@
 """Tests of the reader of access files, which accepts only a part of YAML.
 
-It refuses any other YAML, and its error names the line.
+The reader refuses all other YAML with an error that names the line.
 """
 
 from __future__ import annotations

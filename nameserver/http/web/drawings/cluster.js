@@ -3,7 +3,7 @@
  *
  * The drawing fills the width of its host element; the text keeps its size. `show` changes only the elements
  * that differ, so the focus stays and nothing moves under the pointer. Every process is a button: arrow keys
- * move the focus to the next one, Enter selects it.
+ * move the focus to the next process, and Enter selects the process.
  */
 
 import { duration, mark, showMark, sign } from "./states.js";
@@ -19,7 +19,7 @@ const NARROW = 80;
 const WIDTH_MAX = 560;
 /** Largest width in pixels of a letter in the name of the frame around the servers. */
 const LETTER = 6.6;
-/** Space in pixels between the servers and that frame: above them for their links, below them for the frame's name. */
+/** Space in pixels between the servers and their frame: above them for their links, below them for the frame's name. */
 const AROUND = { above: 27, below: 18, beside: 3 };
 
 export class Cluster {

@@ -18,7 +18,7 @@ const RIGHT = 10;
 const WIDTH_MIN = 2;
 /** Events closer together than this many pixels share one mark, which shows their number. */
 const CROWDED = 13;
-/** Width in pixels of one digit of that number. The number is not drawn if the next mark is too close. */
+/** Width in pixels of one digit of a mark's number. The number is not drawn if the next mark is too close. */
 const DIGIT = 7;
 /** Smallest distance in pixels between the head and the next mark that `neighbour` finds. */
 const STEP_MIN = 6;
@@ -121,7 +121,7 @@ export class Timeline {
   }
 
   /**
-   * Return the events of the next mark before (-1) or after (1) the head, or null if there is none.
+   * Return the events of the next mark before (-1) or after (1) the head, or null if there is no such mark.
    *
    * Skip marks closer than STEP_MIN pixels to the head, unless the head is at now. A mark stands at its first event.
    */
