@@ -1,4 +1,4 @@
-"""The client for asyncio. It performs the effects of operations on the running event loop.
+"""The client for asyncio. It runs operations (:mod:`.operation`) and does their I/O on an event loop.
 
     async with Client(ClientConfig(nameservers=("127.0.0.1:9876",))) as client:
         producer = client.producer(ProducerConfig(group="orders"))
@@ -16,19 +16,18 @@ consumers' offsets, leaves the groups and closes the connections.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
 import logging
 import os
 import random
 import weakref
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from concurrent.futures import Future
 from typing import Any, Self, TypeVar, assert_never
 
 from routekeeper.remoting import wall_clock
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.threads import NoFreeThread, in_thread
 from routekeeper.remoting.transport import RPCHook
 from routekeeper.remoting.transport.aio import RemotingClient
 
@@ -91,7 +90,7 @@ class Client:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[None]] = set()
-        # True once close() or the end of the event loop cancels the tasks. No new task may begin after that.
+        # True after close() or the end of the event loop began to cancel tasks. Then no new task may begin.
         self._cut_off = False
         weakref.finalize(self, _warn_of_unsent, self.core)
 
@@ -140,7 +139,7 @@ class Client:
                 await self.perform(self.core.end())
 
     async def run(self, operation: Operation[T]) -> T:
-        """Run one operation to its end; return its result or raise its exception.
+        """Run one operation to its end, and return its result or raise its exception.
 
         Raises:
             ClientClosed: If the client is closed; nothing was done.
@@ -201,7 +200,7 @@ class Client:
     def push_consumer(
         self, config: ConsumerConfig | str, subscriptions: Mapping[str, str], listener: Listener
     ) -> PushConsumer:
-        """Return a push consumer of a group; the caller must start it.
+        """Return a push consumer of a group. The caller must start the consumer.
 
         Args:
             subscriptions: Tag expression by topic; an expression is ``*`` or ``A || B``.
@@ -227,7 +226,7 @@ class Client:
     def pull_consumer(
         self, config: PullConsumerConfig | str, subscriptions: Mapping[str, str] | None = None
     ) -> PullConsumer:
-        """Return a pull consumer of a group; the caller must start it, and may subscribe to topics later."""
+        """Return a pull consumer that the caller must start. The caller may subscribe to topics later."""
         settings = PullConsumerConfig(group=config) if isinstance(config, str) else config
         return PullConsumer(self, PullConsumerCore(self.core, settings, subscriptions or {}))
 
@@ -277,7 +276,7 @@ class Client:
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
-                raise  # this task was cancelled; a cancelled task of the listener is reported below
+                raise  # this task was cancelled, not a task of the listener
             raise ListenerEnded(error) from error
         except (Exception, KeyboardInterrupt, GeneratorExit):  # GeneratorExit: this coroutine is being closed
             raise
@@ -294,7 +293,7 @@ class Client:
                 async with asyncio.timeout(effect.timeout_s):
                     await woken.wait()
             except TimeoutError:
-                pass  # a timeout is no error; the return value says whether the signal came
+                pass  # a timeout is no error: the return value then says that no signal came
             finally:
                 signal.forget(woken.set)
         return signal.version != effect.seen
@@ -324,7 +323,8 @@ class Client:
     async def _end_with_loop(self) -> None:
         """Close a client that is still open when its event loop ends.
 
-        The loop has cancelled the task that runs this method, but the loop waits until this task has ended.
+        The ending loop has cancelled the task that runs this method. The loop still waits until this task has
+        ended.
         """
         if not self.core.left_open():
             return
@@ -343,37 +343,15 @@ class Client:
 
 
 async def _in_thread(call: Callable[..., T], *arguments: object) -> T:
-    """Call a function in a thread, as :func:`asyncio.to_thread` does.
+    """Call a function in a thread, and return its result.
 
     Raises:
         ClientError: If no thread can be started; the function is not called.
-        RuntimeError: If the function raised StopIteration.
     """
-    context = contextvars.copy_context()
-    outcome: Future[T] = Future()
-
-    def run() -> T:
-        if not outcome.set_running_or_notify_cancel():
-            raise ClientError("no thread could be started")
-        try:
-            result = context.run(call, *arguments)
-        except BaseException as error:
-            outcome.set_exception(error)
-            if isinstance(error, StopIteration):  # a future of asyncio never passes on a StopIteration
-                raise RuntimeError("the function raised StopIteration") from error
-            raise
-        outcome.set_result(result)
-        return result
-
     try:
-        running = asyncio.get_running_loop().run_in_executor(None, run)
-    except RuntimeError as error:  # the process has too many threads, or Python is ending
-        # The executor still has the function, and one of its threads may have begun it meanwhile. So the
-        # function is called later, unless it is cancelled here.
-        if outcome.cancel():
-            raise ClientError(f"no thread can be started: {error}") from error
-        running = asyncio.wrap_future(outcome)
-    return await running
+        return await in_thread(call, *arguments)
+    except NoFreeThread as error:
+        raise ClientError(f"no thread can be started: {error}") from error
 
 
 def _warn_of_unsent(core: ClientCore) -> None:

@@ -8,16 +8,20 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import ParamSpec, TypeVar
 
+from routekeeper.remoting.threads import NoFreeThread
+
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 
 class DiskThreads(Executor):
-    """Threads for one kind of disk work; if ``count`` is 1, the work runs in the order of its submission.
+    """Pool of threads for one kind of disk work.
 
-    A hung disk may never answer. Therefore each kind of disk work has its own threads: work that hangs delays
-    only work of the same kind. The threads are daemons: the process can end while the threads still wait for
-    the disk. The threads of Python's usual executors would keep the process from ending.
+    If ``count`` is 1, tasks run in the order of their submission.
+
+    A hung disk may never answer. Therefore each kind of disk work has separate threads. Work that hangs then
+    delays only work of the same kind. The threads are daemons, so the process can end while they wait for the
+    disk. The threads of Python's own executors would keep the process from ending.
 
     Args:
         count: Maximum number of threads. Each task starts one more thread until this number is reached.
@@ -29,13 +33,22 @@ class DiskThreads(Executor):
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._made = 0
 
+    def begin(self) -> None:
+        """Start all threads now, so that no later call needs a new thread.
+
+        Raises:
+            NoFreeThread: If the system cannot start all threads.
+        """
+        while self._made < self._count:
+            self._start()
+
     def submit(
         self, work: Callable[_Arguments, _Result], /, *args: _Arguments.args, **kwargs: _Arguments.kwargs
     ) -> Future[_Result]:
         """Queue ``work`` for the threads, and return its future. All calls must come from the same thread.
 
         Raises:
-            RuntimeError: If there is no thread, and the system cannot start one now; nothing was queued.
+            NoFreeThread: If there is no thread, and the system cannot start one now; nothing was queued.
         """
         future: Future[_Result] = Future()
 
@@ -50,19 +63,25 @@ class DiskThreads(Executor):
 
         if self._made < self._count:
             try:
-                name = f"{self.name} {self._made + 1}"
-                threading.Thread(target=self._run, name=name, daemon=True).start()
-                self._made += 1
-            except RuntimeError:
-                if not self._made:
-                    raise  # without any thread, nothing would ever do this work
+                self._start()
+            except NoFreeThread:
+                if not self._made:  # without any thread, the work would never be done
+                    raise
         self._work.put(run)
         return future
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
-        """Tell the threads to end after all submitted work, and return without waiting for them."""
+        """Make the threads end after all submitted work; return at once, without waiting for them."""
         for _ in range(self._made):
             self._work.put(None)
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name=f"{self.name} {self._made + 1}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise NoFreeThread(str(error)) from error
+        self._made += 1
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:

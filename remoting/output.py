@@ -7,6 +7,7 @@ When the output works again, a line reports the number of dropped lines.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import io
 import itertools
 import logging
@@ -29,7 +30,7 @@ BYTES_MAX: Final = 4 << 20
 DRAIN_S: Final = 1.0
 """Longest time in seconds that an ending program waits until its last lines are written."""
 _TURN_S: Final = 1.0
-"""Seconds between two checks for omitted lines that must be reported."""
+"""Seconds between two checks whether omitted lines must be reported."""
 _PART_CHARACTERS_MAX: Final = 1 << 16
 """Largest number of characters of a line without an end. A longer line is written in parts."""
 
@@ -56,6 +57,8 @@ class OutputThread:
     Args:
         write: Writes all bytes, and may block as long as necessary. If this function raises an OSError, the
             bytes are lost, and their lines count as dropped.
+        write_until: The same, but gives up at a time on the monotonic clock. It writes the last lines of a
+            program for which no thread could be started.
         bytes_max: Limit of the bytes that wait or are being written.
 
     Attributes:
@@ -63,15 +66,23 @@ class OutputThread:
         report: Function that returns the line about a given number of dropped lines.
     """
 
-    def __init__(self, write: Callable[[bytes], None], *, bytes_max: int = BYTES_MAX) -> None:
+    def __init__(
+        self,
+        write: Callable[[bytes], None],
+        *,
+        write_until: Callable[[bytes, float], None] | None = None,
+        bytes_max: int = BYTES_MAX,
+    ) -> None:
         self.dropped = 0
         self.report: Callable[[int], str] = "{} lines were dropped\n".format
         self._write = write
+        self._write_until = write_until or (lambda data, _: write(data))
         self._bytes_max = bytes_max
-        # Reentrant: a signal handler or the garbage collector may log in a thread that already holds the
-        # lock.
+        # Use a reentrant lock, because a signal handler or the garbage collector may log in a thread that
+        # already holds the lock.
         self._changed = threading.Condition(threading.RLock())
-        #: Lines that wait. A number among them is the number of lines that were dropped at this position.
+        #: Lines that wait to be written. A number in this queue counts the lines that were dropped at its
+        #: position.
         self._waiting: deque[bytes | int] = deque()
         self._held = 0  # bytes of the lines that wait or are being written
         self._untold = 0  # number of dropped lines that no written line has reported yet
@@ -87,26 +98,31 @@ class OutputThread:
     def put(self, data: bytes) -> None:
         """Queue complete lines, or drop them if the queue is full. Never wait."""
         with self._changed:
+            self._start_if_needed()
             if self._held + len(data) > self._bytes_max:
                 self._drop(data.count(b"\n"))
                 return
             self._held += len(data)
             self._waiting.append(data)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="output", daemon=True)
-                try:
-                    _start_deaf_to_signals(self._thread)
-                except RuntimeError:  # the system cannot start a thread now; the next line tries it again
-                    self._thread = None
             self._changed.notify_all()
 
+    def _start_if_needed(self) -> None:
+        if self._thread is not None:
+            return
+        self._thread = threading.Thread(target=self._run, name="output", daemon=True)
+        try:
+            _start_deaf_to_signals(self._thread)
+        except RuntimeError:  # no thread can be started now; the next line will try it again
+            self._thread = None
+
     def drop(self) -> None:
-        """Count one dropped line that was not even formatted, because the queue is full."""
+        """Count one line that was dropped before it was formatted, because the queue is full."""
         with self._changed:
+            self._start_if_needed()
             self._drop(1)
 
     def _drop(self, count: int) -> None:
-        """Count dropped lines. A line at their position in the output will report their number."""
+        """Count dropped lines; a later line at the same position in the output reports their number."""
         self.dropped += count
         if self._waiting and isinstance(self._waiting[-1], int):
             self._waiting[-1] += count
@@ -115,12 +131,19 @@ class OutputThread:
         self._changed.notify_all()
 
     def drain(self, longest_s: float = DRAIN_S) -> None:
-        """Wait until all lines are written, for at most ``longest_s`` seconds.
+        """Wait at most ``longest_s`` seconds until all lines are written.
 
-        If this time was too short in one call, all later calls return at once.
+        If the lines are not written within this time, all later calls return at once. So a program with a
+        hung reader ends soon. If the system could not start the thread, this method writes the lines itself.
         """
         with self._changed:
             if self._is_given_up or threading.current_thread() is self._thread:
+                return
+            if self._thread is None and self._waiting:
+                until = time.monotonic() + longest_s
+                while self._waiting:
+                    self._write_waiting(lambda data: self._write_until(data, until))
+                self._is_given_up = time.monotonic() >= until
                 return
             self._is_given_up = not self._changed.wait_for(
                 lambda: not self._held and not self._waiting, longest_s
@@ -131,29 +154,26 @@ class OutputThread:
             with self._changed:
                 while not self._waiting:
                     self._changed.wait()
-                parts = list(self._waiting)
-                self._waiting.clear()
-            lines = [part for part in parts if isinstance(part, bytes)]
-            counts = [self._untold, *(part for part in parts if isinstance(part, int))]
-            texts = [part if isinstance(part, bytes) else self.report(part).encode() for part in parts]
-            if self._untold:
-                texts.insert(0, self.report(self._untold).encode())
-            is_written = self._try(b"".join(texts))
-            with self._changed:
-                self._held -= sum(map(len, lines))
-                self._untold = 0
-                if not is_written:  # these lines are lost; the next line that is written reports their number
-                    lost = sum(line.count(b"\n") for line in lines)
-                    self.dropped += lost
-                    self._untold = lost + sum(counts)
-                self._changed.notify_all()
+            self._write_waiting(self._write)
 
-    def _try(self, data: bytes) -> bool:
-        try:
-            self._write(data)
-        except (OSError, ValueError):  # no process reads the output, disk full, or stream closed
-            return False
-        return True
+    def _write_waiting(self, write: Callable[[bytes], None]) -> None:
+        with self._changed:
+            # Use one statement, because in the main thread a signal handler may put a line at any moment.
+            parts, self._waiting = self._waiting, deque()
+        lines = [part for part in parts if isinstance(part, bytes)]
+        counts = [self._untold, *(part for part in parts if isinstance(part, int))]
+        texts = [part if isinstance(part, bytes) else self.report(part).encode() for part in parts]
+        if self._untold:
+            texts.insert(0, self.report(self._untold).encode())
+        is_written = _is_written(write, b"".join(texts))
+        with self._changed:
+            self._held -= sum(map(len, lines))
+            self._untold = 0
+            if not is_written:  # these lines are lost; the next line that is written reports their number
+                lost = sum(line.count(b"\n") for line in lines)
+                self.dropped += lost
+                self._untold = lost + sum(counts)
+            self._changed.notify_all()
 
     def _begin_anew(self) -> None:
         """Forget the thread and the waiting lines after a fork; the parent process writes these lines."""
@@ -163,11 +183,23 @@ class OutputThread:
         self._thread = None
 
 
+def _is_written(write: Callable[[bytes], None], data: bytes) -> bool:
+    try:
+        write(data)
+    except (OSError, ValueError):  # no process reads the output, disk full, time over, or stream closed
+        return False
+    return True
+
+
 class ThreadedText(io.TextIOBase):
-    """Text stream whose lines a thread writes; it replaces ``sys.stderr``, so its methods must never wait."""
+    """Text stream whose lines are written by a thread.
+
+    The stream can replace ``sys.stderr``. Therefore its methods must never wait.
+    """
 
     def __init__(self, stream: TextIO) -> None:
-        self.output = OutputThread(_writer(stream))
+        writer = _Writer(stream)
+        self.output = OutputThread(writer.write, write_until=writer.write_until)
         self._stream = stream
         self._part = ""
         self._lock = threading.RLock()
@@ -196,7 +228,7 @@ class ThreadedText(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Pass an unfinished line to the thread as well; return at once."""
+        """Pass an unfinished line to the thread, too; return at once."""
         with self._lock:
             part, self._part = self._part, ""
             if part:
@@ -248,7 +280,7 @@ class ThreadedHandler(logging.Handler):
             self.handleError(record)
 
     def flush(self) -> None:
-        """Wait up to :data:`DRAIN_S` for the lines to be written; :func:`logging.shutdown` calls this."""
+        """Wait at most :data:`DRAIN_S` until the lines are written; :func:`logging.shutdown` calls this."""
         self._tell_left_out(math.inf)
         self._text.output.drain()
 
@@ -272,7 +304,7 @@ def _words(event: str) -> str:
 def write_stderr_in_thread() -> None:
     """Let a thread write everything that goes to ``sys.stderr`` from now on: lines, warnings, tracebacks.
 
-    Do nothing if logging is already set up. This is so in a test, where other code owns stderr.
+    Do nothing if logging is already set up, as in a test, where other code uses stderr.
     """
     if sys.stderr is not None and not logging.root.handlers and not isinstance(sys.stderr, ThreadedText):
         sys.stderr = ThreadedText(sys.stderr)
@@ -309,27 +341,49 @@ def lines_left_out() -> int:
     return sum(handler.left_out for handler in logging.root.handlers if isinstance(handler, ThreadedHandler))
 
 
-def _writer(stream: TextIO) -> Callable[[bytes], None]:
-    """Return a function that writes bytes directly to a stream's descriptor, so that no byte is buffered."""
-    stream.flush()
-    try:
-        fd = stream.fileno()
-    except (OSError, ValueError):
+class _Writer:
+    """Writes bytes directly to a stream's descriptor, so that no byte is buffered."""
 
-        def write_text(data: bytes) -> None:
-            stream.write(data.decode(stream.encoding or "utf-8"))
-            stream.flush()
+    def __init__(self, stream: TextIO) -> None:
+        stream.flush()
+        self._stream = stream
+        try:
+            self._fd = stream.fileno()
+        except (OSError, ValueError):
+            self._fd = -1
 
-        return write_text
-
-    def write(data: bytes) -> None:
+    def write(self, data: bytes) -> None:
+        """Write all bytes, and wait as long as necessary."""
+        if self._fd < 0:
+            self._stream.write(data.decode(self._stream.encoding or "utf-8"))
+            self._stream.flush()
+            return
         rest = memoryview(data)
         while rest:
             try:
-                rest = rest[os.write(fd, rest) :]
+                rest = rest[os.write(self._fd, rest) :]
             except BlockingIOError:  # another process has made the shared pipe non-blocking
-                poll = select.poll()
-                poll.register(fd, select.POLLOUT)
-                poll.poll()
+                self._wait(None)
 
-    return write
+    def write_until(self, data: bytes, until: float) -> None:
+        """Write all bytes before ``until`` on the monotonic clock, in seconds.
+
+        Raises:
+            TimeoutError: If the reader of a pipe takes them too slowly. Some bytes may be written.
+        """
+        if self._fd < 0:
+            self.write(data)
+            return
+        rest = memoryview(data)
+        while rest:
+            # A pipe that is ready takes this number of bytes without a wait (pipe(7)).
+            if not self._wait(max(0.0, until - time.monotonic())):
+                raise TimeoutError
+            with contextlib.suppress(BlockingIOError):
+                rest = rest[os.write(self._fd, rest[: select.PIPE_BUF]) :]
+
+    def _wait(self, longest_s: float | None) -> bool:
+        """Wait until the descriptor takes bytes; return False if it does not within ``longest_s`` seconds."""
+        poll = select.poll()
+        poll.register(self._fd, select.POLLOUT)
+        return bool(poll.poll(None if longest_s is None else math.ceil(longest_s * 1000)))

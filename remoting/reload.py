@@ -1,4 +1,4 @@
-"""Reload of a server at SIGHUP: it reads its watched files again, and the settings that can change."""
+"""Reload at SIGHUP: a server reads its watched files again, and the settings that can change."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from routekeeper.remoting.disk_threads import DiskThreads
 from routekeeper.remoting.logs import shortened
 from routekeeper.remoting.service_manager import ServiceManager
+from routekeeper.remoting.threads import NoFreeThread
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,10 @@ class Watched(Protocol):
     def what(self) -> str: ...
 
     async def look(self) -> str:
-        """Read the files again if they changed; return ``unchanged``, ``taken`` or ``refused: REASON``."""
+        """Read the files again if they have changed.
+
+        Return ``unchanged``, ``taken`` or ``refused: REASON``.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +63,13 @@ def compare_settings(
     after: Mapping[str, str],
     reloadable: Collection[str],
 ) -> Reread:
-    """Return the settings that a changed file changes. This function does no I/O.
+    """Return the effect of a changed settings file on the settings in force.
+
+    This function does no I/O.
 
     Args:
         former_file, file: Former and present content of the file, by key.
-        before, after: Former and present settings, as they result from all sources, also from sources that
+        before, after: Settings before and after the change, from all sources. Flags and the environment
             override the file.
         reloadable: Keys of settings that can change while a server runs.
     """
@@ -91,10 +97,12 @@ class SettingsFile:
 
     Args:
         content: Content of the file at the server's start, by key.
-        read: Returns the file's present content, by key; it blocks.
-        resolve: Returns all settings, by key, that result from the given content of the file; it blocks.
+        read: Returns the file's present content, by key; this call blocks.
+        resolve: Returns all settings, by key, that result from the given content of the file; this call
+            blocks.
         reloadable: Keys of settings that can change while the server runs.
-        take: Puts changed settings in force. It is called on the event loop, also if nothing has changed.
+        take: Puts changed settings in force. It is called on the event loop after each successful reading,
+            even if no setting has changed.
         refusals: Exceptions that ``read`` and ``resolve`` raise if the file cannot be used.
     """
 
@@ -144,7 +152,7 @@ class Reload:
 
     Args:
         watched: Returns the watched files.
-        settings: Reads the settings again, and puts those in force that can change.
+        settings: Reads the settings again, and applies the settings that can change while the server runs.
     """
 
     def __init__(
@@ -202,6 +210,8 @@ class Reload:
                 return await self._settings()
         except TimeoutError:
             return Reread(changed={}, refused=(f"settings: the file was not read within {LOOK_S:g} s",))
+        except NoFreeThread as error:
+            return Reread(changed={}, refused=(f"settings: no thread can be started: {error}",))
 
 
 async def _look(watched: Watched) -> str:

@@ -1,6 +1,6 @@
-"""Signals that end the process: the first one begins an orderly shutdown, a second one kills the process.
+"""Signals that end the process. The first signal begins an orderly shutdown.
 
-A shutdown that takes too long is ended by force.
+A second signal ends the process at once. A shutdown that takes too long is ended by force.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def end_at_signals(stop: asyncio.Event, reload: Callable[[], None]) -> Ending:
     """
     end_at, reloading = server_signals()
     numbers = (*end_at, *reloading)
-    # Block the signals first: a signal that reaches the empty handler below would be lost.
+    # Block the signals first, because a signal that reaches the empty handler below would be lost.
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     for number in numbers:
         # The parent process may have set SIG_IGN. sigwait would never return an ignored signal.
@@ -69,16 +69,18 @@ def _wait(
         with contextlib.suppress(RuntimeError):  # the event loop has ended already
             loop.call_soon_threadsafe(reload)
     ending.take(number, time.monotonic())
-    late = threading.Timer(END_S, _exit, (UNORDERLY, f"not ended {END_S:g} s after the signal, exiting"))
-    late.daemon = True
-    late.start()
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(stop.set)
-    while True:
-        number = signal.sigwait(numbers)
-        if number not in reloading and ending.take(number, time.monotonic()) is Order.AT_ONCE:
-            break
-    _exit(128 + number, f"second signal, exiting at once signal={int(number)}")
+    # Wait in this thread for the next signal, and for the end of the time. A timer would need a further
+    # thread, which the system may refuse to start.
+    end_s = time.monotonic() + END_S
+    while (left_s := end_s - time.monotonic()) > 0:
+        found = signal.sigtimedwait(numbers, left_s)
+        if found is None or found.si_signo in reloading:
+            continue
+        if ending.take(found.si_signo, time.monotonic()) is Order.AT_ONCE:
+            _exit(128 + found.si_signo, f"second signal, exiting at once signal={found.si_signo}")
+    _exit(UNORDERLY, f"not ended {END_S:g} s after the signal, exiting")
 
 
 def _exit(code: int, reason: str) -> NoReturn:

@@ -11,6 +11,7 @@ from aiohttp import web
 from routekeeper.remoting.addresses import is_loopback, join_address
 from routekeeper.remoting.http.hosts import AllowedHosts
 from routekeeper.remoting.http.listener import HttpConnections, protocol_log
+from routekeeper.remoting.threads import NoFreeThread
 from routekeeper.remoting.tls_settings import PLAIN, PortTls
 from routekeeper.remoting.transport.port_context import watched_http
 
@@ -26,12 +27,12 @@ class HttpServer:
     Args:
         metrics: Function that returns the text of ``/metrics``.
         refusing: Function that returns the reason why the broker cannot store messages or tables on the disk
-            now; None if it can.
+            now, or None if it can.
         given_up: Function that returns the start and end offset of each lost part of the commit log.
-        tls: TLS settings of this port; the constructor reads the files that the settings name.
+        tls: TLS settings of this port. The constructor reads the files that the settings name.
 
     Attributes:
-        tls_files: TLS files of this port; None if the port has no TLS.
+        tls_files: TLS files of this port, or None if the port has no TLS.
 
     Raises:
         TlsSettingError: If the TLS files cannot be used.
@@ -68,7 +69,7 @@ class HttpServer:
         self._gathering = asyncio.Lock()
 
     async def start(self, host: str, port: int) -> str:
-        """Bind the address and begin to serve; return the bound ``host:port``.
+        """Bind the address, begin to serve, and return the bound ``host:port``.
 
         Raises:
             OSError: If the address cannot be bound.
@@ -81,7 +82,7 @@ class HttpServer:
         return join_address(bound, bound_port)
 
     async def close(self) -> None:
-        """Stop accepting connections; close open ones when their requests end, or after one second."""
+        """Stop accepting connections. Close each open connection after its requests, or after one second."""
         if self.tls_files is not None:
             self.tls_files.close()
         await self._connections.close()
@@ -112,7 +113,10 @@ class HttpServer:
 
     async def _serve_metrics(self, request: web.Request) -> web.Response:
         async with self._gathering:  # the lock limits the work if many clients ask at once
-            body = await self._metrics()
+            try:
+                body = await self._metrics()
+            except NoFreeThread as error:
+                return web.Response(status=503, text=f"no thread can be started for the metrics: {error}\n")
         return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def _healthz(self, request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""One broker process: loads the state from disk, serves requests, writes changes to disk."""
+"""One broker process, which loads the state from disk, serves requests, and writes changes to disk."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ from routekeeper.remoting.disk_threads import DiskThreads
 from routekeeper.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from routekeeper.remoting.logs import apply_log_level
 from routekeeper.remoting.message import Host
+from routekeeper.remoting.threads import in_thread
 from routekeeper.remoting.tls_settings import TlsSettingError
 from routekeeper.remoting.transport import lookups, split_address
 from routekeeper.remoting.transport.port_context import PortFiles, watched_port
@@ -95,7 +96,7 @@ GATHERED_BYTES: Final = 8 << 20
 #: answers of the other clients stay in memory.
 GATHERED_ALL_BYTES: Final = 64 << 20
 #: Largest number of queues in all requests that are answered in steps at the same time. A single request may
-#: exceed this number if no other one runs. Each queue takes half a kilobyte until the answer is sent.
+#: exceed this number if no other request runs. Each queue takes half a kilobyte until the answer is sent.
 LISTED_QUEUES_MAX: Final = 200_000
 #: Number of threads that read files for requests.
 _READERS: Final = 4
@@ -138,7 +139,7 @@ def _first_address() -> str:
 
 
 def _only_cause(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
-    """Return the only exception in a group, so that callers can check its type; None if there are several."""
+    """Return the only exception in a group, or None if there are several. Callers check its type."""
     leaves: list[BaseException] = []
     open_groups: list[BaseExceptionGroup[BaseException]] = [group]
     while open_groups:
@@ -166,13 +167,13 @@ def _private(path: str, flags: int) -> int:
 
 
 def _today() -> int:
-    """Return a number for the current local day; every day has a different number."""
+    """Return a number for the current local day. Every day has a different number."""
     today = time.localtime()
     return today.tm_year * 1000 + today.tm_yday
 
 
 def _boot_id() -> str:
-    """Return the id of the machine's current boot; empty if unknown."""
+    """Return the id of the machine's current boot, or empty if unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -183,16 +184,16 @@ class BrokerServer:
     """One broker. Use: ``await BrokerServer(config, directory).run(stop, ready)``.
 
     Args:
-        directory: Folder of the store; locked while the broker runs.
+        directory: Folder of the store. The broker locks this folder while it runs.
         announcer: Factory of the object that registers this broker with nameservers.
         changed_settings: Settings in ``config`` that request 25 changed before this start.
         fixed_keys: Settings that the announcer reads only when it starts.
 
     Attributes:
-        http_listen: Address of the HTTP server; None before the broker serves requests, and if HTTP is off.
-        reloads: Files that are read again while this process runs; complete as soon as the broker serves
-            requests.
-        tls_files: TLS files of the port for clients; None if that port has no TLS.
+        http_listen: Address of the HTTP server. None if HTTP is off, and before the broker serves requests.
+        reloads: Files that are read again while this process runs. The list is complete as soon as the broker
+            serves requests.
+        tls_files: TLS files of the port for clients, or None if that port has no TLS.
     """
 
     def __init__(
@@ -243,19 +244,20 @@ class BrokerServer:
         self._oldest_at = -math.inf
 
     async def run(self, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
-        """Serve until ``stop`` is set; call ``ready`` with the bound address when serving begins.
+        """Serve until ``stop`` is set. Call ``ready`` with the bound address when serving begins.
 
         Raises:
             SettingError: If a setting cannot be used on this machine.
             StoreUnusable, StoreDamaged: If the content of the disk cannot be used, or if the disk fails at
                 the start.
+            NoFreeThread: If the system cannot start the broker's threads.
         """
         try:
             self._take_locks()
             self._namesrv_tls = namesrv_tls(self._config)
             if self._namesrv_tls is not None:
                 self.reloads.append(self._namesrv_tls.files)
-                # Infinite: the broker uses no certificate and no authority that could expire.
+                # An infinite time means that the broker uses no certificate and no authority.
                 if self._namesrv_tls.left_s < math.inf:
                     self.expirations["nameservers"] = partial(getattr, self._namesrv_tls, "left_s")
             await self._serve(stop, ready)
@@ -291,7 +293,7 @@ class BrokerServer:
                 raise SettingError(f"--rpc-hook {error}") from error
             self._hooks = ServerHooks(hooks, time.perf_counter)
             handlers = self._hooks.wrap(handlers)
-            if self._access.is_needed:  # check access first: refused requests must not reach the hooks
+            if self._access.is_needed:  # check access first, so that no refused request reaches the hooks
                 handlers = {code: partial(self._checked, handler) for code, handler in handlers.items()}
             self._server = RemotingServer(
                 handlers=handlers,
@@ -323,6 +325,8 @@ class BrokerServer:
             if keys is not None:
                 self._state.sign = lambda request: keys.value.signed(request)
             self._upkeep = Upkeep(self._state, self._files)
+            self._upkeep.begin()
+            self._readers.begin()
             ha_host = self._config.ha_ip or split_address(broker_addr)[0]
             ha_port = self._config.ha_listen_port or bound_port + 1
             self._registrar = self._announcer(
@@ -377,11 +381,11 @@ class BrokerServer:
 
     @property
     def changed_settings(self) -> dict[str, str]:
-        """Settings that request 25 has changed, by key; available as soon as the broker serves requests."""
+        """Settings that request 25 has changed, by key. Read it only while the broker serves requests."""
         return dict(self._state.changed_settings)
 
     def take_settings(self, changes: Mapping[str, str]) -> None:
-        """Apply changed settings from a file that was read again; then update the list of nameservers."""
+        """Apply changed settings from a file that was read again. Then update the list of nameservers."""
         state = self._state
         if changes:
             state.config, _ = apply_properties(state.config, changes)
@@ -398,7 +402,7 @@ class BrokerServer:
         try:
             return await work
         except OSError as error:
-            # asyncio's error text repeats the address: use the text of errno. An unknown host has no errno.
+            # Use the text of errno, because asyncio's text repeats the address. An unknown host has no errno.
             known = error.errno in errno.errorcode
             reason = os.strerror(error.errno) if known and error.errno else error.strerror or error
             listen = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -423,7 +427,7 @@ class BrokerServer:
     async def _serve_http(self) -> None:
         if self._config.http == "off":
             return
-        # Import aiohttp only if HTTP is on: loading aiohttp takes as long as loading all other modules.
+        # Import aiohttp only if HTTP is on. Loading aiohttp takes as long as loading all other modules.
         from routekeeper.broker.server.http import HttpServer
 
         try:
@@ -446,6 +450,11 @@ class BrokerServer:
             raise SettingError(f"--http {self._config.http} cannot be bound: {reason}") from None
 
     async def _metrics(self) -> bytes:
+        """Return the metrics in Prometheus' text format.
+
+        Raises:
+            NoFreeThread: If no thread can be started for the disk's sizes or for the text.
+        """
         from routekeeper.broker.server.lag import KEPT_S, oldest_messages
         from routekeeper.broker.server.metrics import CONNECTION_KINDS, encode, gather
 
@@ -467,7 +476,7 @@ class BrokerServer:
             read = oldest_messages(self._state.store, samples.behind)
             self._oldest = await loop.run_in_executor(self._readers, read)
             self._oldest_at = loop.time()
-        return await asyncio.to_thread(
+        return await in_thread(
             encode,
             samples,
             disk=disk,
@@ -563,7 +572,7 @@ class BrokerServer:
     def _checked(
         self, handler: Handler, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None] | DeferredReply | None:
-        """Call the handler if accounts and networks allow this request; otherwise refuse the request."""
+        """Call the handler if accounts and networks allow this request. Otherwise refuse the request."""
         denied = self._access.denied(request, connection.host)
         if denied is None:
             return handler(connection, request)
@@ -582,7 +591,7 @@ class BrokerServer:
     def _handle_audited(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
-        """Serve a request by which an operator changes something; write the outcome to the audit log."""
+        """Serve a request by which an operator changes something. Write the outcome to the audit log."""
         about = self._state.effects.about = {}
         try:
             answer = self._handle(connection, request)
@@ -625,7 +634,7 @@ class BrokerServer:
 
         This method uses a callback, because a task takes more time. With SYNC_FLUSH, every send comes here.
         """
-        # Keep only the request fields that the answer needs: thousands of sends may wait for a hung disk.
+        # Keep only the request fields that the answer needs. Thousands of sends may wait for a hung disk.
         asked = RemotingCommand(
             code=request.code, opaque=request.opaque, flag=request.flag, codec=request.codec, ext_fields={}
         )
@@ -639,7 +648,7 @@ class BrokerServer:
     async def _asking(
         self, asked: RemotingCommand, count: int, work: Coroutine[Any, Any, RemotingCommand]
     ) -> RemotingCommand:
-        """Run a coroutine that asks clients; refuse if the broker already waits for too many clients.
+        """Run a coroutine that asks clients. Refuse if the broker already waits for too many clients.
 
         Args:
             count: Largest number of clients that the coroutine asks at the same time. A client that gets a
@@ -700,15 +709,15 @@ class BrokerServer:
             except RemotingError:
                 return
             if size and size + len(found.body) > GATHERED_BYTES:
-                # Leave out this answer. Always keep the first one: otherwise a result without answers would
-                # look valid.
+                # Leave out this answer. The first answer is always kept. Otherwise a result without any
+                # answers would look valid.
                 return
             if self._gathered and self._gathered + len(found.body) > GATHERED_ALL_BYTES:
                 is_crowded = True
                 return
             size += len(found.body)
             self._gathered += len(found.body)
-            # Drop the header while other clients still answer: the remark in a header may have 1 MiB.
+            # Drop the header while other clients still answer. The remark in a header may have 1 MiB.
             answers[client_id] = RemotingCommand(code=found.code, ext_fields={}, body=found.body)
 
         try:
@@ -787,7 +796,7 @@ class BrokerServer:
         return reply
 
     async def _saved(self, code: int, later: Later) -> RemotingCommand | None:
-        """Wait until the tables that an answer needs are on disk; return an error answer if a write fails."""
+        """Wait until the tables that an answer needs are on disk. After a failed write, return an error."""
         reply = later.reply
         for file, wanted in (
             (self._files.topics, later.topics_saved),
@@ -813,7 +822,7 @@ class BrokerServer:
         return None
 
     def _apply_effects(self) -> asyncio.Future[None] | None:
-        """Perform the effects that handlers requested; return the future of an announcement, if one began."""
+        """Perform the effects that handlers requested. If an announcement began, return its future."""
         effects = self._state.effects
         if effects.arrived:
             self._pulls.arrived(effects.arrived)

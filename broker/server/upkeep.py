@@ -1,4 +1,4 @@
-"""Schedule of the broker's disk work, except storing messages; each kind of work has its own task.
+"""Schedule of the broker's disk work, except the storing of messages. Each kind of work has its own task.
 
 ``store`` and ``state_files`` define the work. This module runs its blocking steps in threads, one thread for
 each kind of work. Therefore work that waits for a hung disk does not delay work of other kinds.
@@ -49,7 +49,7 @@ class _Waiting:
     """A caller that waits for a sync. The caller gets one report: the outcome of the sync, or a timeout.
 
     Attributes:
-        done: Callback that receives the report; None after the report.
+        done: Callback that receives the report, or None after the report.
         deadline: Time of the timeout, in seconds of the event loop's clock.
     """
 
@@ -86,6 +86,18 @@ class Upkeep:
         self._unwritten: dict[str, Failure] = {}
         self._sync_began: float | None = None
 
+    def begin(self) -> None:
+        """Start all threads, so that the broker later works on a system that starts no further thread.
+
+        Raises:
+            NoFreeThread: If the system cannot start all threads.
+        """
+        for thread in self._threads():
+            thread.begin()
+
+    def _threads(self) -> tuple[DiskThreads, ...]:
+        return (*self._file_threads.values(), self._log_thread, self._store_thread, self._index_thread)
+
     def tasks(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """Return the tasks that run until the broker stops."""
         config = self._state.config
@@ -103,7 +115,7 @@ class Upkeep:
 
     @property
     def refusing(self) -> str | None:
-        """Reason why the broker cannot store messages or tables on the disk now; None if it can."""
+        """Reason why the broker cannot store messages or tables on the disk now, or None if it can."""
         if (reason := self._state.store.refusing) is not None:
             return f"no messages are taken: {reason}"
         for name, failure in self._unwritten.items():
@@ -115,7 +127,7 @@ class Upkeep:
 
     @property
     def disk_state(self) -> DiskState:
-        """State of the disk for metrics; :attr:`refusing` gives the reason in words."""
+        """State of the disk for metrics. The property :attr:`refusing` gives the reason in words."""
         if self._state.store.refusing is not None:
             return DiskState.REFUSING
         if self._unwritten:
@@ -193,12 +205,7 @@ class Upkeep:
         # remaining queue files shortly before that time is over. Otherwise the slow disk would count as hung.
         closing = close_store(self._state.store, longest_s=0.8 * CLOSE_S)
         await self._end("store", closing, self._store_thread)
-        for thread in (
-            *self._file_threads.values(),
-            self._log_thread,
-            self._store_thread,
-            self._index_thread,
-        ):
+        for thread in self._threads():
             thread.shutdown()
 
     async def _end(self, what: str, steps: Steps, thread: DiskThreads) -> None:
@@ -207,7 +214,7 @@ class Upkeep:
                 await in_threads(steps, thread)
         except TimeoutError:
             logger.error("the disk has not answered for %g s: ending without it what=%s", CLOSE_S, what)
-        except Exception as error:  # go on: the other tables must still be written
+        except Exception as error:  # go on, because the other tables must still be written
             logger.error("not written at shutdown what=%s error=%s", what, error)
 
     # Tasks ---------------------------------------------------------------------------------------
@@ -255,7 +262,7 @@ class Upkeep:
                 await asyncio.sleep(_RETRY_S)
 
     async def _watch_disk(self) -> None:
-        """Try a failed disk again; log once that the disk has failed, and once that it works again."""
+        """Try a failed disk again. Log once that the disk has failed, and once that it works again."""
         log, counts = self._state.store.log, self._state.stats.refused
         is_ready, began, refused_before = True, 0.0, 0
         while True:
@@ -274,7 +281,7 @@ class Upkeep:
             await asyncio.sleep(_WATCH_S)
 
     async def _keep_store(self) -> None:
-        """Write checkpoints and remove old files; one thread does both, one after the other."""
+        """Write checkpoints, and remove old files, one after the other in one thread."""
         store = self._state.store
         pause_s = _CHECKPOINT_S
         cleaned = time.monotonic()
@@ -359,7 +366,10 @@ def _saved(file: StateFile) -> Steps:
 
 
 def close_store(store: MessageStore, *, longest_s: float) -> Steps:
-    """Write a last checkpoint and close the store; after ``longest_s``, skip the remaining queue files.
+    """Write the queue files and a last checkpoint, and close the store.
+
+    If this takes more than ``longest_s`` seconds, write no further queue files and no checkpoint. The next
+    start then reads the missing queue entries from the commit log.
 
     Raises:
         OSError, StoreUnavailable: If the disk failed.

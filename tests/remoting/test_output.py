@@ -1,4 +1,4 @@
-"""Output that a thread writes: if no process reads it, no caller blocks, and dropped lines are counted."""
+"""Tests of output that a thread writes: without a reader, no caller blocks, and dropped lines are counted."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_lines_above_the_bound_are_dropped_and_counted_and_a_line_says_so_at_the
     output.drain(WAIT_S)
     said = reader.text.decode().splitlines()
     assert said[:3] == ["line 000..", "line 001..", "line 002.."]
-    # The thread may begin to write before the last lines are dropped. The output then has two lines with
-    # counts of dropped lines, so add the counts.
+    # If the thread begins to write before the last lines are dropped, the output has two lines with counts of
+    # dropped lines. So add the counts.
     counts = [re.fullmatch(r"(\d) lines were dropped", line) for line in said[3:-1]]
     assert sum(int(count[1]) for count in counts if count) == 7
     assert all(counts)
@@ -80,6 +80,71 @@ def test_line_for_which_no_thread_could_be_started_is_written_with_the_next_one(
     output.put(b"second\n")
     output.drain(WAIT_S)
     assert reader.text == b"first\nsecond\n"
+
+
+def test_a_program_that_can_start_no_thread_writes_its_last_lines_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    reader = Reader()
+    reader.reads.set()
+    output = OutputThread(reader.write)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    output.put(b"first\nsecond\n")
+    assert len(reader.text) == 0
+    output.drain(WAIT_S)
+    assert reader.text == b"first\nsecond\n"
+    output.put(b"third\n")
+    output.drain(WAIT_S)
+    assert reader.text.endswith(b"third\n")
+
+
+NO_THREADS = """
+import sys, threading, time
+def refuse(thread):
+    raise RuntimeError("can't start new thread")
+threading.Thread.start = refuse
+from routekeeper.remoting.output import write_stderr_in_thread
+write_stderr_in_thread()
+for number in range(1_000):
+    print(f"{number:03d} " + "x" * 200, file=sys.stderr)
+began = time.monotonic()
+sys.stderr.output.drain(1.0)
+print(time.monotonic() - began, flush=True)
+"""
+
+
+def test_a_program_that_can_start_no_thread_ends_though_nobody_reads_its_lines() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", NO_THREADS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    took_s = float(process.stdout.readline())  # without a limit, this line would never come
+    assert took_s >= 1.0
+    _, text = process.communicate(timeout=WAIT_S)
+    # A pipe takes 64 KiB, so it has the first lines.
+    assert text.splitlines()[:2] == [f"{number:03d} " + "x" * 200 for number in range(2)]
+    assert len(text) < 200_000
+
+
+def test_output_that_is_full_begins_to_write_when_a_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    reader = Reader()
+    reader.reads.set()
+    output = OutputThread(reader.write, bytes_max=10)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        output.put(b"012345678\n")
+        assert output.is_full
+    output.drop()
+    output.drain(WAIT_S)
+    assert reader.text == b"012345678\n1 lines were dropped\n"
 
 
 def test_lines_that_nobody_can_take_are_counted() -> None:

@@ -1,4 +1,7 @@
-"""Rules on which module may import which, checked in the source; a violation names file and line."""
+"""Tests of the rules for imports between modules.
+
+The tests read the source files, and name the file and the line of each violation.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("remoting", "nameserver", "broker", "client", "routekeeper", "bench")
-#: Modules for waiting, clocks, threads, sockets and randomness, which only thin IO code may import.
+#: Modules for waiting, clocks, threads, sockets and randomness. Only the modules in IO_MODULES may import
+#: them.
 IMPURE = {
     *("asyncio", "concurrent", "multiprocessing", "queue", "threading"),
     *("select", "selectors", "signal", "socket", "subprocess", "time"),
     *("random", "secrets"),
 }
-#: Modules that import from ``IMPURE``, even if only for a type. All other modules of the packages are pure.
+#: Modules that may import modules in ``IMPURE``, even if only for a type. All other modules are pure.
 IO_MODULES = {
     "remoting/audit_log.py",
     "remoting/certificates.py",
@@ -28,6 +32,7 @@ IO_MODULES = {
     "remoting/reload.py",
     "remoting/output.py",
     "remoting/service_manager.py",
+    "remoting/threads.py",
     "remoting/http/asking.py",
     "remoting/http/gate.py",
     "remoting/http/listener.py",
@@ -197,7 +202,7 @@ BROKER_ROOMS = (
     "server",
     "__main__",
 )
-#: Parts that import nothing else of the nameserver, except the interface to the disk.
+#: Parts that import from no other part of the nameserver, except from the interface to the disk.
 ALONE = ("raft", "settings")
 #: Parts whose code never waits, reads a clock or draws a random number.
 PURE_ROOMS = ("nameserver/routes/", "nameserver/raft/consensus/")
@@ -209,8 +214,8 @@ MAY_IMPORT = {
     "routekeeper": {"client"},
     "bench": {"bench", "client", "remoting"},
 }
-#: Benchmarks that may import a server. One benchmark runs our broker with ZooKeeper; the others measure a
-#: part of a server's code.
+#: Benchmarks that may import code of a server. One benchmark runs our broker with ZooKeeper. The others
+#: measure a part of a server's code.
 TIMES_INSIDE = {
     "bench/micro/messages.py": {"broker"},
     "bench/micro/registration.py": {"nameserver"},
@@ -221,7 +226,7 @@ TIMES_INSIDE = {
 
 
 def folder_of(module: str) -> str:
-    """Return a module's path in the repository: ``client.aio`` for ``routekeeper.client.aio``."""
+    """Return a module's name without the package: ``client.aio`` for ``routekeeper.client.aio``."""
     return module.removeprefix("routekeeper.")
 
 
@@ -230,11 +235,11 @@ def sources(package: str) -> list[Path]:
 
 
 def imports(path: Path, package: Sequence[str] = (), *, types: bool = False) -> Iterator[tuple[int, str]]:
-    """Yield (line, dotted module) of each import that runs; imports for type checks do not run.
+    """Yield (line, dotted module) of each import in a file, except imports that are only for type checks.
 
     Args:
-        package: Base of relative imports; if it is empty, relative imports are ignored.
-        types: Yield imports for type checks, too.
+        package: Package in which relative imports are resolved. If it is empty, they are ignored.
+        types: True to yield imports for type checks, too.
     """
     tree = ast.parse(path.read_text(), str(path))
     skipped: set[int] = set()
@@ -254,14 +259,14 @@ def imports(path: Path, package: Sequence[str] = (), *, types: bool = False) -> 
 
 
 def named(module: str, names: list[ast.alias]) -> list[str]:
-    """Return the modules of an import; ``from routekeeper import x`` imports folder x if x is a folder."""
+    """Return the modules that a from-import names. In ``from routekeeper import x``, x may be a package."""
     if module != "routekeeper":
         return [folder_of(module)]
     return [each.name if each.name in PACKAGES else module for each in names]
 
 
 def room_of(module: str) -> str:
-    """Return the part of the nameserver that a module belongs to; raft consists of several parts."""
+    """Return the part of the nameserver to which a module belongs."""
     names = module.split(".")[1:]
     if names[:1] == ["raft"]:
         return "/".join(names[:2]) if "/".join(names[:2]) in ROOMS else "raft"
@@ -329,12 +334,15 @@ def test_rooms_of_the_broker_import_from_lower_ones_only() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_files_know_each_other(package: str) -> None:
-    """Two files must not import each other, not even for types: a reader could begin with neither file."""
+    """No files may import each other in a circle, not even for types.
+
+    A reader could understand no file of such a circle before the other files.
+    """
     modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sources(package)}
     known: dict[str, set[str]] = {}
     for module, path in modules.items():
         names = [name for _, name in imports(path, module.split(".")[:-1], types=True)]
-        # An imported name is a module or a name in a module. The import of a folder reads its __init__.py.
+        # An imported name is a module, or a name in a module. In the second case, take this module.
         found = {name if name in modules else name.rpartition(".")[0] for name in names}
         known[module] = {name for name in found if name in modules and name != module}
     try:

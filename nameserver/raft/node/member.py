@@ -37,7 +37,6 @@ from routekeeper.nameserver.raft.types import (
     ChangeUnknown,
     NotLeader,
     RaftConfig,
-    RaftStartError,
     Role,
     StateMachine,
     StopMember,
@@ -45,6 +44,7 @@ from routekeeper.nameserver.raft.types import (
 )
 from routekeeper.remoting.disk_threads import DiskThreads
 from routekeeper.remoting.histogram import Histogram
+from routekeeper.remoting.threads import LIMITS_HINT, NoFreeThread
 from routekeeper.remoting.watched_files import WatchedFiles
 
 from .applier import Applier
@@ -57,40 +57,41 @@ from .secret_file import read_secrets
 
 logger = logging.getLogger(__name__)
 
-#: A clock in seconds that counts pauses and suspends in full (rule 8 of docs/raft-rules.md). It is a
-#: ``functools.partial``, which is faster than a function: each batch of reads calls the clock.
+#: A clock in seconds that counts pauses and suspends in full (rule 8 of docs/raft-rules.md). Each batch of
+#: reads calls the clock, so it is a ``functools.partial``, which is faster than a Python function.
 boot_clock: Final = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 #: Largest number of bytes in a message besides the bytes of its entries.
 FRAME_OVERHEAD: Final = 1024 * 1024
-#: Shortest time in seconds for which a timer is set.
+#: Shortest delay in seconds of a timer.
 TIMER_MIN_S: Final = 0.001
-#: Shortest time in seconds between two calls that set the timer to a later election deadline, which messages
-#: of the leader have moved.
+#: Messages of the leader move the election deadline. The timer follows the deadline at most once in this
+#: number of seconds.
 MOVE_TIMER_S: Final = 0.02
-#: Largest number of messages that wait while a vote or member state is being stored. If one more message must
-#: wait, this member closes the link to its receiver.
+#: Largest number of messages that wait while a vote or member state is being stored. If there are more, this
+#: member closes the link to the next message's receiver.
 HELD_MAX: Final = 4096
 #: Longest time in seconds that a closing member waits for its disk.
 CLOSE_S: Final = 5.0
 
 
 class RaftMember:
-    """One member of a Raft cluster on the running loop.
+    """One member of a Raft cluster on the running event loop.
 
     Args:
         machine: The replicated state.
         on_peer_message: Called with sender and content of each application message from another member.
-        on_change: Called on the loop when role, term, leader, indexes, links or contact may have changed; at
-            most once in one iteration of the loop.
-        on_fatal: Called with one line of text when the member cannot continue (broken disk, unreadable entry)
-            and has stopped taking part. By default the process ends, because any later answer could be wrong.
+        on_change: Called on the loop when role, term, leader, indexes, links or contact may have changed. It
+            is called at most once in one iteration of the loop.
+        on_fatal: Called with one line of text when the member has stopped because of an error, such as a
+            broken disk or an unreadable entry. By default the process ends, because any later answer could be
+            wrong.
         on_removed: Called with one line of text when the cluster has removed this member. The default is
             ``on_fatal``.
 
     Attributes:
         changes: Changes of the cluster, for operators.
-        bound: The address to which the raft port is bound; empty before it is bound.
-        images, certificates, transport: Set by :meth:`start`.
+        bound: The address to which the raft port is bound; empty before :meth:`start`.
+        images, certificates, transport: The parts of the member; :meth:`start` sets these attributes.
 
     Raises:
         RaftStartError: The settings are wrong, or the installed PySyncObj is not the version that is needed.
@@ -128,8 +129,8 @@ class RaftMember:
         self._promises: Promises
         self._writer: Writer | None = None
         self._loop: asyncio.AbstractEventLoop
-        # Messages (receiver, kind, content) that wait until votes and member states are stored, and the bytes
-        # of these messages by receiver.
+        # The messages (receiver, kind, content) that wait until votes and member states are stored, and the
+        # number of their bytes for each receiver
         self._held: list[tuple[str, int, bytes]] = []
         self._held_bytes: Counter[str] = Counter()
         self._durable_to = 0  # the journal is durable up to this position
@@ -142,7 +143,7 @@ class RaftMember:
         self._timer_moved_from = -math.inf
         self._background: set[asyncio.Future[None]] = set()
 
-    # ---- state; before the start, the properties have the values of a member that knows nothing
+    # ---- state. Before the start, the properties have the values of a member without data.
 
     @property
     def engine(self) -> Engine:
@@ -157,7 +158,7 @@ class RaftMember:
 
     @property
     def started(self) -> bool:
-        """True once this member has read its disk."""
+        """True after this member has read its disk."""
         return self._engine is not None
 
     @property
@@ -180,7 +181,7 @@ class RaftMember:
 
     @property
     def leader(self) -> str | None:
-        """The leader of the term, None if no leader is known."""
+        """The leader of the present term; None if no leader is known."""
         return None if self._engine is None else self._engine.leader
 
     @property
@@ -195,17 +196,17 @@ class RaftMember:
 
     @property
     def commit_index(self) -> int:
-        """The last index that is known to be committed."""
+        """The index of the last entry that this member knows to be committed."""
         return 0 if self._engine is None else self._engine.commit_index
 
     @property
     def applied_index(self) -> int:
-        """The last index that the state machine has applied."""
+        """The index of the last entry that the state machine has applied."""
         return 0 if self._engine is None else self._engine.applied_index
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Voters and learners of the stored configuration; it may differ from the setting ``peers``."""
+        """Voters and learners of the stored configuration, which may differ from the setting ``peers``."""
         return () if self._engine is None else self._engine.members
 
     @property
@@ -242,7 +243,7 @@ class RaftMember:
         return "" if self._engine is None else self._engine.greetings.best
 
     def link_number(self, peer: str) -> int:
-        """Return the number of the present link to ``peer``, 0 if there is no link.
+        """Return the number of the present link to ``peer``; 0 if there is no link.
 
         A new link has a new number.
         """
@@ -251,7 +252,7 @@ class RaftMember:
     def read_index_in(self, term: int) -> int | None:
         """Return the index that must be applied before a linearizable read may be answered.
 
-        Return None if this member does not lead in ``term``; see :attr:`leads`.
+        Return None if this member does not lead in ``term``, or has not committed an entry of this term.
         """
         return None if self._engine is None else self._engine.leading.read_index_in(term)
 
@@ -264,36 +265,39 @@ class RaftMember:
         return self.read_index_in(term) if enough else None
 
     def contact_age(self) -> float:
-        """Return the seconds since this member certainly belonged to the cluster; inf if never (rule 8)."""
+        """Return the seconds since this member certainly belonged to the cluster; inf if it never did."""
         return math.inf if self._engine is None else self._engine.contact_age()
 
     def in_contact(self) -> bool:
-        """Return ``contact_age() < contact_limit``; this is fast: most calls only read the clock once."""
+        """Return True if :meth:`contact_age` is below :attr:`contact_limit`.
+
+        This method is fast, because each batch of reads calls it. Most calls only read the clock.
+        """
         return self._engine is not None and self._engine.in_contact()
 
     def in_contact_behind_entry(self) -> bool:
-        """Return True if :meth:`in_contact` will be true once the half applied entry is complete.
+        """Return True if :meth:`in_contact` will be true once the partly applied entry is complete.
 
-        Return False if no entry is half applied.
+        Return False if no entry is partly applied.
         """
         engine = self._engine
         return engine is not None and self.within_entry and engine.in_contact_behind_entry()
 
     @property
     def within_entry(self) -> bool:
-        """True if an entry is half applied.
+        """True if some, but not all, steps of an entry are applied.
 
-        This member may have newer evidence that it belongs to the cluster (see :mod:`..consensus.contact`).
-        That evidence becomes valid only when the entry is applied completely.
+        This member may then have newer proof of its contact with the cluster (see
+        :mod:`..consensus.contact`). The proof becomes valid only when the entry is applied completely.
         """
         return self._applier.within
 
     def member_age(self, member: str) -> float:
-        """Return the seconds since ``member`` certainly accepted this leader; inf if not yet in this term."""
+        """Return the seconds since ``member`` certainly accepted this leader in this term; inf if never."""
         return math.inf if self._engine is None else self._engine.member_age(member)
 
     def status(self) -> dict[str, object]:
-        """Return figures for operators and metrics: the keys of /v1/status and some more."""
+        """Return figures for operators and metrics, which include all keys of /v1/status."""
         engine, age = self.engine, self.images.age()
         left = {} if self.certificates is None else {"certificate_left_s": round(self.certificates.left_s, 3)}
         return (
@@ -304,7 +308,7 @@ class RaftMember:
                 "durability": self.config.durability,
                 "me": self.config.me,
                 # Operators send a secret to these addresses. Report the addresses only if peers must prove
-                # their identity: otherwise a false peer could announce an address of its own.
+                # their identity. Otherwise a false peer could announce its own address, and get the secret.
                 "http": engine.greetings.http_addresses if self.config.authenticated else {},
             }
         )
@@ -312,7 +316,7 @@ class RaftMember:
     # ---- entries and messages
 
     def append(self, payload: bytes, *, term: int) -> int | None:
-        """Append one entry if this member leads in ``term`` now; return its index, else None.
+        """Append one entry if this member leads in ``term`` now, and return its index; else return None.
 
         Raises:
             ValueError: The payload has more than ``entry_size_max`` bytes.
@@ -324,9 +328,9 @@ class RaftMember:
         return index
 
     def send(self, member: str, message: bytes) -> bool:
-        """Send an application message; return False if there is no link or the link's buffer is full.
+        """Send an application message. Return False if there is no link, or if the link's buffer is full.
 
-        A link delivers application messages and the engine's messages in the order in which they were sent.
+        A link delivers application messages and the engine's messages in the order of their calls.
         """
         return (
             self._engine is not None
@@ -343,7 +347,8 @@ class RaftMember:
         with ``machine.apply(live=False)``.
 
         Raises:
-            RaftStartError: The member must not start; the text is one line for the operator.
+            RaftStartError: The member must not start. The text is one line for the operator.
+            NoFreeThread: A thread cannot be started. The text is one line for the operator.
         """
         self._loop = asyncio.get_running_loop()
         self._storage = storage = Storage(self.config, self._machine, DISK)
@@ -402,7 +407,7 @@ class RaftMember:
         return engine
 
     def _take_contexts(self, contexts: TlsContexts) -> None:
-        self.transport.tls = contexts  # present links stay: both ends have proved their identity already
+        self.transport.tls = contexts  # Present links stay, because both ends have proved their identity.
 
     def _take_secrets(self, secrets: tuple[bytes, ...]) -> None:
         self._secrets = secrets
@@ -417,10 +422,11 @@ class RaftMember:
         return [one for one in files if one is not None]
 
     async def _take_part(self, engine: Engine) -> str:
-        """Bind the address, replay the log and begin to take part; return the bound address.
+        """Bind the address, replay the log, begin to take part, and return the bound address.
 
         Raises:
-            RaftStartError: The address cannot be bound, or needs a secret, or no thread can be started.
+            RaftStartError: The address cannot be bound, or strangers could reach it without a secret.
+            NoFreeThread: The thread that writes the journal cannot be started.
         """
         if self._storage.journal is not None:
             try:
@@ -431,9 +437,8 @@ class RaftMember:
                     times=self.times["fsync"],
                 )
             except RuntimeError as error:
-                raise RaftStartError(
-                    f"raft: the thread of the journal cannot be started: {error}; the limits of this user and"
-                    " of this container (ulimit -u, pids.max) must allow more threads"
+                raise NoFreeThread(
+                    f"raft: the thread of the journal cannot be started: {error}; {LIMITS_HINT}"
                 ) from error
         bound = await self.transport.listen(self.config.listen or self.config.me)
         self._storage.directory.fresh = False
@@ -487,8 +492,8 @@ class RaftMember:
                 try:
                     closed = self._loop.run_in_executor(closing, self._close_files)
                 except RuntimeError:
-                    # No thread can be started. Close the files here: otherwise the next start would not know
-                    # that the journal is complete.
+                    # No thread can be started, so close the files on the event loop. Without this, the next
+                    # start would not know that the journal is complete.
                     self._close_files()
                 else:
                     await closed
@@ -498,7 +503,7 @@ class RaftMember:
             thread.shutdown()
 
     def _close_files(self) -> None:
-        """Write queued entries and close all files; the call blocks."""
+        """Write queued entries and close all files. The call blocks."""
         if self._writer is not None:
             self._writer.close()
         self._storage.close(wrote_all=self._writer is None or self._writer.wrote_all)
@@ -506,9 +511,9 @@ class RaftMember:
     # ---- time
 
     def wake(self) -> None:
-        """Schedule one step after all callbacks of this iteration of the loop.
+        """Schedule one step of the engine after all callbacks of this iteration of the loop.
 
-        Then one sync is enough for the journal writes of all these callbacks.
+        So all these callbacks need only one sync of the journal.
         """
         if not self._step_due and not self._closed:
             self._step_due = True
@@ -527,11 +532,10 @@ class RaftMember:
         """Perform the engine's effects, in order.
 
         Call this method after each call of the engine that changes the engine's state. While effects are
-        performed, this class calls the engine in two cases only: to report applied entries, and to report
-        that a snapshot could not be made.
+        being performed, this class calls the engine only to report applied entries or a snapshot that failed.
         """
         if self._performing:
-            return  # this call comes from inside perform(): the outer call performs the new effects, too
+            return  # This call comes from inside perform(). The outer call performs the new effects, too.
         engine = self._engine
         assert engine is not None, "it has been called"
         self._performing = True
@@ -575,7 +579,7 @@ class RaftMember:
                 self.fatal(effect.reason)
 
     def _apply(self, effect: Apply) -> None:
-        """Apply entries until the loop must do other work; tell the engine the number of applied entries."""
+        """Apply entries until the loop must do other work, and report their number to the engine."""
         began, applier, engine = boot_clock(), self._applier, self.engine
         done = applier.apply(effect.entries)
         if applier.failure:
@@ -589,15 +593,15 @@ class RaftMember:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = wake_at
-        # Round up: uvloop counts whole milliseconds, and a timer that fires too early must be set again.
+        # Round up, because uvloop counts whole milliseconds, and a timer that fires too early is wasted work.
         delay = max(0.0, wake_at - boot_clock())  # wake_at is -inf if this member must stand for election now
         self._timer = self._loop.call_later(math.ceil(delay * 1000) / 1000, self._timer_fired)
 
     def _move_timer(self, engine: Engine) -> None:
         """Set a follower's timer later, after messages of the leader have moved the election deadline.
 
-        This costs less than a timer that fires too early. A busy leader sends many messages, so the timer is
-        set at most once in MOVE_TIMER_S seconds.
+        This takes less time than a timer that fires too early. A busy leader sends many messages, so the
+        timer is set at most once in MOVE_TIMER_S seconds.
         """
         now = boot_clock()
         if now >= self._timer_moved_from and self._timer is not None and not engine.leads:
@@ -607,9 +611,9 @@ class RaftMember:
                 self._set_timer(wake_at)
 
     def _timer_fired(self) -> None:
-        """Call the engine's ``step`` if its deadline has passed, and set the timer again.
+        """Call the engine's ``step`` if a deadline of the engine has passed, and set the timer again.
 
-        Messages may have moved the deadline after the timer was set.
+        The deadline must be checked, because messages may have moved it after the timer was set.
         """
         self._timer = None
         self._timer_at = math.inf
@@ -642,7 +646,7 @@ class RaftMember:
         )
 
     def _keep_links(self, members: tuple[str, ...]) -> None:
-        if self._storage.volatile:  # store them, because no durable log names the members
+        if self._storage.volatile:  # store the members, because no durable log names them
             self._storage.directory.remember_members(members)
             self._promises.save_standing()
         self.transport.use_credentials(self._credentials(self.engine))
@@ -673,7 +677,10 @@ class RaftMember:
         self._move_timer(engine)
 
     def hand_over(self, to: str | None = None) -> bool:
-        """Ask ``to``, or the best follower, to take over; return False if this member no longer leads."""
+        """Ask ``to``, or any follower that holds the whole log, to take over leadership.
+
+        Return False if this member does not lead any more, or is the only voter.
+        """
         asked = self.engine.membership.hand_over(to)
         self.perform()
         return asked
@@ -686,39 +693,38 @@ class RaftMember:
         try:
             self._on_peer_message(peer, data)
         except Exception:
-            # Keep the link although the handler has a defect: over a new link the peer would send the same
-            # message again and again.
+            # Keep the link although the handler has a defect. If this member closed it, the peer would send
+            # the same message over each new link.
             logger.exception("peer message handler failed peer=%s", peer)
 
     # ---- storage
 
     def _ask_journal(self) -> None:
-        """Ask the writer for the position up to which the journal is durable, and tell it to the engine."""
+        """Ask the writer up to which position the journal is durable, and report this to the engine."""
         if self._writer is not None and self._writer.handed != self._durable_to:
             position = self._writer.ask()
             if position > self._durable_to:
                 self._durable(position)
 
     def _on_loop(self, callback: Callable[..., None], said: object) -> None:
-        """Call ``callback`` with ``said`` on the event loop; the writer's thread calls this method."""
-        with contextlib.suppress(RuntimeError):  # call_soon_threadsafe raises this if the loop is closed
+        """Call ``callback`` with ``said`` on the event loop. The writer's thread calls this method."""
+        with contextlib.suppress(RuntimeError):  # call_soon_threadsafe raises it if the loop is closed
             self._loop.call_soon_threadsafe(callback, said)
 
     def _durable(self, position: int) -> None:
-        """Tell the engine that the journal is durable up to ``position``.
+        """Report to the engine that the journal is durable up to ``position``.
 
-        If a vote or member state is being stored, tell the engine only after it is stored.
+        If a vote or member state is being stored, the report waits for the end of this write.
         """
         self._durable_to = max(self._durable_to, position)
-        # Wait until the vote is stored: otherwise, if this is the only voter, the engine would commit at
-        # once.
+        # Without this wait, the engine of an only voter would commit entries before its vote is stored.
         self._durable_due = not self._promises.kept
         if not self._durable_due:
             self.engine.durable(self._durable_to)
             self.perform()
 
     def _keep_going(self) -> None:
-        """Send the waiting messages, because all votes and member states are stored now."""
+        """Send the messages that waited until all votes and member states were stored."""
         held, self._held = self._held, []
         self._held_bytes.clear()
         for message in held:
@@ -729,11 +735,11 @@ class RaftMember:
             self.on_removed(self._removal)
 
     def _send(self, member: str, kind: int, message: bytes) -> bool:
-        """Send a message in order; keep it back while a vote or member state is being stored.
+        """Send a message, or let it wait in order while a vote or member state is being stored.
 
         A link must not skip a message. If too many messages or bytes wait already, the next iteration of the
-        loop closes the link, and no further message is sent over it. The bounds on bytes are those of the
-        link, because the link will get all these messages at once.
+        loop closes the link, and no further message is sent over the link. The waiting bytes have the same
+        bounds as a link's buffer, because the link gets all these messages at once.
         """
         if member in self._dropping:
             return False
@@ -771,7 +777,10 @@ class RaftMember:
     # ---- snapshots
 
     def _begin_image(self, wanted: effects.MakeImage) -> None:
-        """Copy references to the state on the event loop; a thread encodes the state later (D28, D29)."""
+        """Copy references to the state on the event loop. A thread encodes the state later.
+
+        This repairs PySyncObj's defects D28 and D29.
+        """
         try:
             encode_state = self._machine.snapshot()
         except Exception as error:
@@ -783,7 +792,10 @@ class RaftMember:
         self._in_background(self._make_image(wanted, encode_state))
 
     async def _make_image(self, wanted: effects.MakeImage, encode_state: Callable[[], bytes]) -> None:
-        """Encode and store a snapshot; if this fails, the log is not trimmed, so nothing is lost (D28)."""
+        """Encode and store a snapshot.
+
+        If this fails, the log keeps its entries, so nothing is lost (repairs PySyncObj defect D28).
+        """
         try:
             await self.images.make(wanted, encode_state)
         except Exception as error:
@@ -809,9 +821,9 @@ class RaftMember:
         self.perform()
 
     def _replacing(self, replace_state: Callable[[], None]) -> Callable[[], None]:
-        """Return a function that replaces the state and forgets a half applied entry.
+        """Return a function that replaces the state and forgets a partly applied entry.
 
-        The snapshot contains the half applied entry.
+        The snapshot contains the whole entry, so its other steps must not be applied.
         """
 
         def replace() -> None:
@@ -825,8 +837,7 @@ class RaftMember:
 
         Raises:
             NotLeader, ChangeRefused: The snapshot was not restored.
-            ChangeUnknown: The disk failed, and the snapshot may be restored at the next start. This member
-                stops.
+            ChangeUnknown: The disk failed, and the next start may restore the snapshot. This member stops.
         """
         found, marked, replace_state = await self.images.read_file(raw)
         engine = self.engine
@@ -843,7 +854,7 @@ class RaftMember:
             index, term, configuration = images.restore_at(found)
             try:
                 await self.images.store(index, term, configuration, marked)
-            except NoThread as error:  # there is no file to delete
+            except NoThread as error:  # no file was written, so there is no file to delete
                 raise ChangeRefused(f"the snapshot cannot be stored: {error}; ask again") from error
             except OSError as error:
                 await self._undo_restore(index)
@@ -852,12 +863,13 @@ class RaftMember:
             self.perform()
         finally:
             engine.shared.restoring = False
-            self.changed()  # a save may wait for the end of the restore
+            self.changed()  # wake a save of a snapshot that waits for the end of the restore
 
     async def _undo_restore(self, index: int) -> None:
-        """Delete the file of a snapshot that could not be stored: the next start would restore the snapshot.
+        """Delete the file of a snapshot that could not be stored, so that no start restores this snapshot.
 
-        If the file cannot be deleted, stop this member, because the next start may drop all later entries.
+        If the file cannot be deleted, stop this member. The next start may restore the snapshot, and would
+        then lose all entries that this member accepts from now on.
 
         Raises:
             ChangeUnknown: The file cannot be deleted.
@@ -879,8 +891,8 @@ class RaftMember:
     def _background_ended(self, task: asyncio.Task[None]) -> None:
         """Stop the member if a background task raised an error.
 
-        The tasks handle disk faults themselves, so any other error is a defect of the program. A member that
-        can no longer store votes or snapshots would look healthy, but could do no work.
+        The tasks handle disk faults themselves, so any other error is a defect of the program. Without this
+        stop, the member would look healthy, but could no longer store votes or snapshots.
         """
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.critical("raft storage failed", exc_info=error)
@@ -893,9 +905,9 @@ class RaftMember:
 
 
 def _end_process(reason: str) -> None:
-    """End the process: after a failed sync, its answers may be wrong (rule 9 of docs/raft-rules.md).
+    """End the process, because its answers may be wrong after an error such as a failed sync.
 
-    The caller has logged the reason.
+    The caller has logged the reason. See rule 9 of docs/raft-rules.md.
     """
     logging.shutdown()
     os._exit(70)

@@ -1,4 +1,7 @@
-"""A broker's HTTP port: metrics with the exporter's names, health checks, and answers to strangers."""
+"""Tests of a broker's HTTP port: metrics, health checks, and limits on clients.
+
+The metrics have the names of RocketMQ's exporter.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ import http.client
 import json
 import os
 import re
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -217,3 +222,25 @@ async def test_broker_whose_disk_does_not_sync_is_ready_no_more(
         found = figures((await asyncio.to_thread(get, addr, "/metrics"))[1])
         assert figure(found, "mqbroker_disk_state", state="refusing") == 1
         assert figure(found, "mqbroker_disk_state", state="ok") == 0
+
+
+async def test_metrics_are_refused_while_the_system_starts_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (addr,) = free_addresses(1)
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("asyncio"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(1) as own:
+        async with running_broker(tmp_path, settings(http=addr)):
+            with monkeypatch.context() as patched:
+                patched.setattr(threading.Thread, "start", refuse)
+                status, text = await loop.run_in_executor(own, get, addr, "/metrics")
+            assert status == 503
+            assert text == "no thread can be started for the metrics: can't start new thread\n"
+            assert (await loop.run_in_executor(own, get, addr, "/metrics"))[0] == 200

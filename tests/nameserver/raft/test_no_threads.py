@@ -1,4 +1,7 @@
-"""Raft members on a system that can start no further thread: they go on, and catch up when it can again."""
+"""Raft members continue to run if the system cannot start another thread.
+
+When threads can be started again, the members do the work that had to wait.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ import pytest
 from routekeeper.nameserver.raft.consensus import images
 from routekeeper.nameserver.raft.node import images as node_images
 from routekeeper.nameserver.raft.node.member import RaftMember
-from routekeeper.nameserver.raft.types import ChangeRefused, RaftStartError, Role
+from routekeeper.nameserver.raft.types import ChangeRefused, Role
+from routekeeper.remoting.threads import NoFreeThread
 from tests.nameserver.raft.cluster import Cluster, cluster_of, in_seconds, run
 from tests.waiting import until
 
@@ -21,7 +25,10 @@ WHY = "no thread can be started: can't start new thread"
 
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Return a set of the beginnings of threads' names; a test adds the threads that cannot be started."""
+    """Return a set to which a test adds prefixes of thread names.
+
+    Afterwards, no thread whose name has such a prefix can be started.
+    """
     names: set[str] = set()
     start = threading.Thread.start
 
@@ -36,7 +43,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> Callable[[str], list[logging.LogRecord]]:
-    """Return a function that finds the warnings and errors that begin with an event."""
+    """Return a function that finds the warnings and errors whose texts begin with its argument."""
 
     def find(event: str) -> list[logging.LogRecord]:
         found = [record for record in caplog.records if record.levelno >= logging.WARNING]
@@ -82,9 +89,9 @@ def test_a_snapshot_is_made_once_a_thread_can_be_started(
 
 
 async def with_a_member_without_data(cluster: Cluster) -> str:
-    """Return a member that needs the leader's snapshot, because the leader's log begins after it.
+    """Return a member that does not run and whose disk is empty.
 
-    This member does not run, and its disk is empty.
+    It will need the leader's snapshot, because the leader's log contains only entries after this snapshot.
     """
     await cluster.start()
     leader = await cluster.elected()
@@ -179,7 +186,7 @@ def test_a_restore_is_refused_while_no_thread_can_be_started(
             await cluster.put(b"two")
             (me,) = cluster.peers
             await cluster.close(me)
-            await cluster.start(me)  # this process has not used these threads yet
+            await cluster.start(me)  # the restarted member has no threads yet
             member = await cluster.elected()
             refused.update((name, "asyncio"))
             with pytest.raises(ChangeRefused, match=f"{WHY}; ask again"):
@@ -260,7 +267,7 @@ def test_a_start_without_a_thread_for_the_journal_is_refused_with_one_line(
     async def scenario() -> None:
         async with cluster_of(tmp_path, 1) as cluster:
             refused.add("raft")
-            with pytest.raises(RaftStartError, match=r"can't start new thread; the limits .* more threads$"):
+            with pytest.raises(NoFreeThread, match=r"can't start new thread; the limits .* more threads$"):
                 await cluster.start()
             refused.clear()
             await cluster.start()
