@@ -1,4 +1,6 @@
-"""Requests that read queues: pulls 11 and 361, offsets 14, 15, 29 to 32, 43 and 45. Only the store does I/O.
+"""Requests that read queues: pulls 11 and 361, offsets 14, 15, 29 to 32, 43 and 45.
+
+This module accesses files only through the store.
 
 Source: PullMessageProcessor, ConsumerManageProcessor and AdminBrokerProcessor, RocketMQ 4.9 and 5.3.
 """
@@ -50,9 +52,9 @@ class Pull(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         host: The client's host. The memory of a held pull counts towards the quota of this host.
         offset: Next queue offset to read. While the pull is held, the offset moves past entries that do not
             match.
-        codes: Wanted tag codes; None for all messages.
-        suspend_ms: Longest time for which the pull may be held, in ms; 0 if it must be answered at once.
-        parked: True if the pull has been held before. If only entries arrive that do not match, such a pull
+        codes: Wanted tag codes, or None for all messages.
+        suspend_ms: Longest time for which the pull may be held, in ms, or 0 if it must be answered at once.
+        parked: True if the pull has been held before. If only entries that do not match arrive, such a pull
             is held again, at the offset after these entries.
     """
 
@@ -106,10 +108,11 @@ def pull_message(state: BrokerState, call: Call) -> RemotingCommand | Park:
 
 
 def _commit(state: BrokerState, topic: str, group: str, queue_id: int, offset: int) -> None:
-    """Store a group's offset of one queue; an offset above the queue's end is lowered first.
+    """Store a group's offset of one queue. Lower an offset that is above the queue's end.
 
     A consumer may still commit offsets of a topic that was deleted and created again. If such an offset, or
-    the queue's end, were stored, the group would skip messages of the new topic.
+    the queue's end, were stored, the group would skip messages of the new topic. Therefore the broker stores
+    the offset of the first message that the group may not have read.
 
     Raises:
         Refusal: If the broker would store too many offsets.
@@ -135,7 +138,7 @@ def look(state: BrokerState, pull: Pull) -> RemotingCommand | Park:
     if pull.suspend_ms > 0 and code == ResponseCode.PULL_NOT_FOUND:
         return Park(pull.to_park())
     if pull.suspend_ms > 0 and pull.parked and found.status is GetStatus.NO_MATCHED_MESSAGE:
-        # None of the new messages matches this pull: hold it at the offset after these messages.
+        # None of the new messages matches this pull. Hold the pull at the offset after these messages.
         return Park(msgspec.structs.replace(pull, offset=found.next_begin))
     return _answer(state, pull, found, code)
 
@@ -146,7 +149,7 @@ def time_over(state: BrokerState, pull: Pull) -> RemotingCommand:
     answer = look(state, final)
     assert isinstance(answer, RemotingCommand)
     if answer.code == ResponseCode.PULL_NOT_FOUND and pull.offset > pull.first_offset:
-        # Give the consumer the next offset; otherwise its next pull would read the same entries again.
+        # Give the consumer the next offset. Otherwise its next pull would read the same entries again.
         return msgspec.structs.replace(answer, code=ResponseCode.PULL_RETRY_IMMEDIATELY)
     return answer
 
@@ -222,11 +225,19 @@ def _registered_codes(
         raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}")
     if subscription.sub_version < sub_version:
         raise Refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
-    return codes_of_subscription(subscription)
+    if topic not in consumers.codes:
+        try:
+            consumers.codes[topic] = codes_of_subscription(subscription)
+        except Refusal as refusal:  # Store a copy. The exception refers to the expression and to this call.
+            consumers.codes[topic] = Refusal(refusal.code, refusal.remark)
+    codes = consumers.codes[topic]
+    if isinstance(codes, Refusal):
+        raise Refusal(codes.code, codes.remark)
+    return codes
 
 
 def codes_of_subscription(subscription: SubscriptionData) -> frozenset[int] | None:
-    """Return the tag codes that a subscription wants; None for all messages.
+    """Return the tag codes that a subscription wants, or None for all messages.
 
     Raises:
         Refusal: If the subscription's expression is not a tag expression.
@@ -296,7 +307,7 @@ def query_consumer_offset(state: BrokerState, call: Call) -> RemotingCommand:
 
     As in RocketMQ, a group without a stored offset starts at offset 0 if the queue is young, no matter which
     ConsumeFromWhere its consumers use. A queue is young if none of its messages was deleted, and if its first
-    message is near enough to the end of the commit log to count as being in memory.
+    message is near the end of the commit log. The broker assumes that this end is in memory.
 
     Raises:
         Refusal: If no offset is stored, and the queue is not young or the request forbids a start at 0.

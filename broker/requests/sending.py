@@ -1,4 +1,4 @@
-"""Requests that store messages: 10, 310, 320 and 36. Only the store does I/O.
+"""Requests that store messages: 10, 310, 320 and 36. This module accesses files only through the store.
 
 Source: SendMessageProcessor and AbstractSendMessageProcessor, RocketMQ 4.9 and 5.3.
 """
@@ -16,8 +16,10 @@ from routekeeper.broker.config import BrokerConfig
 from routekeeper.broker.errors import Refusal, Refused, StoreUnavailable
 from routekeeper.broker.requests.tags import cached_tag_hash, tags_code
 from routekeeper.broker.store.messages import Draft, Placed
+from routekeeper.broker.tables.send_backs import COPIED_MAX
 from routekeeper.broker.tables.state import FAQ, BrokerState, Call, KnownSend, Later
 from routekeeper.broker.tables.topics import SCHEDULE_TOPIC, is_sending_forbidden, name_fault, retry_topic
+from routekeeper.remoting.addresses import charged_host
 from routekeeper.remoting.codes import (
     DLQ_PREFIX,
     PERM_READ,
@@ -80,8 +82,8 @@ _DIGITS_MAX: Final = 18
 BATCH_MAX: Final = 10_000
 #: Largest number of bytes that the properties in a batch's header may add to all messages of the batch
 #: together. The broker adds these properties to every message, so that a short request could otherwise make
-#: it store hundreds of megabytes at once. 10,000 messages may have 419 bytes each; Java's producers send
-#: about 50 bytes, and the broker adds about 70.
+#: it store hundreds of megabytes at once. If a batch has 10,000 messages, 419 bytes of properties may be
+#: added to each of them. Java's producers send about 50 bytes, and the broker adds about 70 bytes.
 BATCH_SHARED_MAX: Final = 4 * 1024 * 1024
 _ITEM_SIZE: Final = struct.Struct(">i")
 _NO_DELAY: Final = "batch request does not support delayed messages"
@@ -126,7 +128,7 @@ class _Sent(NamedTuple):
 
     Attributes:
         waits: True if the sender wants to wait until the message is on disk.
-        topic: Topic of the message; for a delayed message, the topic after its delay.
+        topic: Topic of the message. For a delayed message, the topic to which it goes after its delay.
     """
 
     drafts: list[Draft]
@@ -139,9 +141,9 @@ class _Sent(NamedTuple):
 def _send_known(state: BrokerState, call: Call) -> _Sent | None:
     """Read a message without most checks, if an earlier message with the same arguments has passed them.
 
-    These arguments are the message's kind; a cache has the kinds of checked messages. Return None if the kind
-    is not in the cache, or if a property of this message needs a check. The result equals the result of
-    :func:`_drafts` for the same message.
+    The values of these arguments are called the kind of a message. A cache has the kinds of checked messages.
+    Return None if the kind is not in the cache, or if a property of this message needs a check. Otherwise the
+    result equals the result of :func:`_drafts`.
     """
     request = call.request
     ext = request.ext_fields
@@ -192,10 +194,10 @@ def _mark(properties: dict[str, str], settings: BrokerConfig) -> None:
 
 
 def _kind_of(ext: Mapping[str, str]) -> tuple[str | None, ...]:
-    """Return the kind of a send: all arguments except the message's properties and its birth time.
+    """Return the kind of a message: all arguments except the message's properties and its birth time.
 
     Raises:
-        KeyError: If an argument is missing; our clients and Java's always send all of them.
+        KeyError: If an argument is missing. Our clients and Java's always send all of them.
     """
     return (*_KIND(ext), ext.get("l"), ext.get("n"))
 
@@ -292,7 +294,7 @@ def _check_kind(state: BrokerState, properties: Mapping[str, str]) -> None:
     """Check that a message is neither a half message of a transaction nor a timer message.
 
     Raises:
-        Refusal: If it is one of them.
+        Refusal: If the message is of one of these two kinds.
     """
     if properties.get(PROPERTY_TRAN_MSG, "").lower() == "true":
         raise Refusal(
@@ -306,7 +308,7 @@ def _check_kind(state: BrokerState, properties: Mapping[str, str]) -> None:
 
 
 def _check(state: BrokerState, call: Call, fields: SendMessageFields) -> TopicConfig:
-    """Do RocketMQ's checks of a message in RocketMQ's order; create a missing topic if the settings allow it.
+    """Check a message as RocketMQ does, in the same order. Create a missing topic if the settings allow it.
 
     Source: AbstractSendMessageProcessor.msgCheck.
     """
@@ -391,7 +393,7 @@ def _batch_drafts(state: BrokerState, call: Call, base: Draft, properties: dict[
     if any(mark in call.request.body for mark in _REFUSED_MARKS):
         _check_items(state, items)
     # A 5.x producer gives the whole batch one unique id. Do not add this id to a message that has a unique id
-    # of its own: the batch's id would hide the message's id.
+    # of its own. Otherwise the batch's id would hide the message's id.
     batch_key = properties.pop(PROPERTY_UNIQ_KEY, None)
     common = _spell(properties)
     with_key = join_properties(_spell({PROPERTY_UNIQ_KEY: batch_key}), common) if batch_key else common
@@ -416,7 +418,7 @@ def _batch_drafts(state: BrokerState, call: Call, base: Draft, properties: dict[
 
 
 def _check_items(state: BrokerState, items: list[BatchItem]) -> None:
-    """Check the properties of each message in a batch; the batch's header has further properties.
+    """Check the properties of each message in a batch. The batch's own properties are checked elsewhere.
 
     Delay level 0 is allowed, because it means no delay, and Java's producers allow it in batches.
 
@@ -454,7 +456,8 @@ def send_back(state: BrokerState, call: Call) -> RemotingCommand | Later:
     """Serve request 36: store a message that a consumer could not process, as a retry or as a dead letter.
 
     Raises:
-        Refusal: If the message must not be stored, or if the store cannot accept it.
+        Refusal: If the message must not be stored, or if the store cannot accept it. Also if this host's
+            consumers have sent back too many bytes in this second.
     """
     fields = SendBackFields.parse(call.request.ext_fields)
     group_config = state.require_group(fields.group, now_ms=call.now_ms)
@@ -475,13 +478,23 @@ def send_back(state: BrokerState, call: Call) -> RemotingCommand | Later:
         raise Refusal(
             ResponseCode.NO_PERMISSION, f"the topic[{config.topic_name}] sending message is forbidden"
         )
+    host = charged_host(call.peer.ip)
+    if not state.copied.has_room(host, now=call.now):
+        # No message is lost: after this answer, consumers send the message to the retry topic themselves.
+        # Source: DefaultMQPushConsumerImpl.sendMessageBackAsNormalMessage, RocketMQ 5.3.
+        raise Refusal(
+            ResponseCode.SYSTEM_BUSY,
+            "[REJECTREQUEST]system busy, start flow control for a while: failed messages of host"
+            f" {call.peer.ip} have reached {COPIED_MAX} bytes in this second",
+        )
     message = state.store.message_at(fields.offset)
     if message is None:
         raise Refusal(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {fields.offset}")
+    state.copied.add(host, len(message.body) + len(message.properties))
     properties = decode_properties(message.properties)
     properties.setdefault(PROPERTY_RETRY_TOPIC, message.topic)
     properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, message.offset_message_id)
-    # Remove the properties of an earlier delay; otherwise they would change the new delay.
+    # Remove the properties of an earlier delay. Otherwise they would change the new delay.
     for name in (PROPERTY_DELAY, PROPERTY_REAL_TOPIC, PROPERTY_REAL_QID):
         properties.pop(name, None)
     properties[PROPERTY_WAIT] = "false"
@@ -495,7 +508,7 @@ def send_back(state: BrokerState, call: Call) -> RemotingCommand | Later:
         )
         properties.setdefault(_DLQ_ORIGIN_TOPIC, properties[PROPERTY_RETRY_TOPIC])
         properties.setdefault(_DLQ_ORIGIN_MESSAGE_ID, properties[PROPERTY_ORIGIN_MESSAGE_ID])
-    # A producer may have set a negative number of tries, but a level must not be negative: 0 means no delay.
+    # A producer may have set a negative number of tries, but a level must not be negative. 0 means no delay.
     level = 0 if dead else max(fields.delay_level or 3 + message.reconsume_times, 0)
     if level:
         properties[PROPERTY_DELAY] = str(level)
@@ -525,8 +538,8 @@ def delayed(
     """Return the message as stored in the schedule topic, with its real topic and queue in properties.
 
     Raises:
-        Refusal: If the message's properties are too large. Or if the real queue does not exist yet, and the
-            broker may create no more queues.
+        Refusal: If the message's properties are too large. A refusal is also raised if the real queue does
+            not exist yet, and the broker has its largest number of queues.
     """
     levels = state.config.delay_levels_ms
     level = min(level, len(levels))
@@ -548,7 +561,7 @@ def delayed(
 
 
 def due_again(message_topic: str, properties: str) -> tuple[str, int] | None:
-    """Return the real topic and queue id of a delayed message that is due; None if they cannot be read."""
+    """Return the real topic and queue id of a delayed message that is due, or None if they cannot be read."""
     found = decode_properties(properties)
     topic, queue_id = found.get(PROPERTY_REAL_TOPIC), found.get(PROPERTY_REAL_QID, "")
     if topic is None or not queue_id.isdecimal() or topic == message_topic:
@@ -588,10 +601,10 @@ def _answer(
     """Return the answer, or an instruction to send it only when the data that it acknowledges are on disk.
 
     With SYNC_FLUSH, the message must be on disk before the answer. The topic must be on disk with every
-    setting: at its next start, the broker drops messages of topics that are not in its topic table.
+    setting. At its next start, the broker drops messages of topics that are not in its topic table.
 
     Args:
-        topic: Topic of the message; for a delayed message, the topic after its delay.
+        topic: Topic of the message. For a delayed message, the topic to which it goes after its delay.
         waits: False if the sender does not want to wait for the disk (property ``WAIT=false``).
     """
     synced = state.store.log.max_offset if state.config.sync_flush and waits else 0

@@ -876,7 +876,8 @@ class BrokerServer:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SCAN_INTERVAL_S)
-            self._state.locks.expire(loop.time())
+            for _ in self._state.locks.expire(loop.time()):
+                await asyncio.sleep(0)
             silent, changed = self._state.clients.expire(loop.time())
             for connection_id in silent:
                 logger.info("client silent connection=%s", connection_id)

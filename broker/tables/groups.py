@@ -1,4 +1,6 @@
-"""Clients of this broker: producers and consumers, by group and connection (no I/O, no clock).
+"""Clients of this broker: producers and consumers, by group and connection.
+
+This module does no I/O and reads no clock.
 
 Instants are seconds of the event loop's clock. A connection is identified by the small integer that the
 server gave it.
@@ -11,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from routekeeper.broker.errors import Refusal
 from routekeeper.remoting.bodies import (
     ClientConnection,
     ConsumerConnection,
@@ -34,7 +37,7 @@ _TAG_BYTES: Final = 150
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """One client process, as this broker knows it from one of the process's connections.
+    """A client process, as this broker sees it on one of the process's connections.
 
     Attributes:
         host: Host of the client, in the form of :func:`routekeeper.remoting.addresses.charged_host`. Each
@@ -57,7 +60,7 @@ class Client:
         )
 
 
-def _bytes_of(text: str) -> int:
+def bytes_of(text: str) -> int:
     """Return an upper bound of a text's memory in bytes, without the object's fixed size.
 
     A single character outside of ASCII can make Python use four bytes for each character of the text.
@@ -69,23 +72,24 @@ def _size_of(subscriptions: Iterable[SubscriptionData]) -> int:
     """Return the approximate memory of subscriptions in bytes."""
     return sum(
         _SUBSCRIPTION_BYTES
-        + _bytes_of(each.topic)
-        + _bytes_of(each.sub_string)
-        + _bytes_of(each.expression_type)
-        + _TAG_BYTES * max(len(each.tags), len(each.codes))
-        + sum(map(_bytes_of, each.tags))
+        + bytes_of(each.topic)
+        + bytes_of(each.sub_string)
+        + bytes_of(each.expression_type)
+        # Clients of other languages may send an expression only, without its tags and codes.
+        + _TAG_BYTES * max(len(each.tags), len(each.codes), each.sub_string.count("||"))
+        + sum(map(bytes_of, each.tags))
         for each in subscriptions
     )
 
 
 def _size_of_choices(data: ConsumerData) -> int:
     """Return the memory in bytes of a group's three texts: consume type, message model, start position."""
-    return sum(map(_bytes_of, (data.consume_type, data.message_model, data.consume_from_where)))
+    return sum(map(bytes_of, (data.consume_type, data.message_model, data.consume_from_where)))
 
 
 def _size_in(group: str, client: Client | None) -> int:
-    """Return the approximate memory in bytes of a client's membership in a group; 0 if there is no client."""
-    return 0 if client is None else _MEMBER_BYTES + _bytes_of(group) + _bytes_of(client.client_id)
+    """Return the approximate memory in bytes of a client's membership in a group, or 0 without a client."""
+    return 0 if client is None else _MEMBER_BYTES + bytes_of(group) + bytes_of(client.client_id)
 
 
 class ConsumerGroup:
@@ -96,6 +100,9 @@ class ConsumerGroup:
             ``message_model`` and ``consume_from_where``.
         host: Host whose memory quota counts these bytes: the host of the client that sent the group's
             last heartbeat.
+        codes: Tag codes of the subscriptions by topic (None for all messages), or the reason why a
+            subscription cannot be read. Handlers of pulls add an entry at the first pull of a topic, because
+            a subscription may have thousands of tags.
     """
 
     def __init__(self, name: str) -> None:
@@ -106,6 +113,7 @@ class ConsumerGroup:
         self.members: dict[int, Client] = {}
         self.last_seen: dict[int, float] = {}
         self.subscriptions: dict[str, SubscriptionData] = {}
+        self.codes: dict[str, frozenset[int] | Refusal | None] = {}
         self.size = 0
         self.host = ""
 
@@ -126,7 +134,7 @@ class ConsumerGroup:
         )
 
     def update(self, client: Client, data: ConsumerData, now: float) -> bool:
-        """Record a heartbeat; return True if members or subscriptions changed.
+        """Record a heartbeat. Return True if members or subscriptions changed.
 
         A newer version of a subscription replaces the old version, but does not count as a change.
         Source: ConsumerGroupInfo.updateChannel, updateSubscription.
@@ -145,8 +153,10 @@ class ConsumerGroup:
                 changed = True
             if known is None or subscription.sub_version > known.sub_version:
                 self.subscriptions[topic] = subscription
+                self.codes.pop(topic, None)
         for topic in [topic for topic in self.subscriptions if topic not in named]:
             del self.subscriptions[topic]
+            self.codes.pop(topic, None)
             changed = True
         self.size = _size_of(self.subscriptions.values()) + _size_of_choices(data)
         return changed
@@ -211,7 +221,7 @@ class ClientTable:
         return self._by_host[host]
 
     def kind_of(self, connection: int) -> str:
-        """Return ``consumer`` or ``producer``; an empty text if the connection belongs to neither kind."""
+        """Return ``consumer`` or ``producer``, or an empty text if the connection belongs to neither kind."""
         if connection in self._groups_of:
             return "consumer"
         return "producer" if connection in self._produces_in else ""
@@ -241,7 +251,7 @@ class ClientTable:
         return growth
 
     def heartbeat(self, client: Client, data: HeartbeatData, *, now: float) -> tuple[str, ...]:
-        """Record a heartbeat; return the consumer groups that changed."""
+        """Record a heartbeat, and return the consumer groups that changed."""
         changed = []
         for consumer in data.consumers:
             group = self._consumers.get(consumer.group_name)
@@ -270,7 +280,7 @@ class ClientTable:
         """Remove a client from one producer group, one consumer group, or both.
 
         Returns:
-            The consumer group if the client was a member of it; else an empty tuple.
+            The consumer group if the client was a member of it, otherwise an empty tuple.
         """
         if producer_group:
             self._drop_producer(producer_group, connection)
@@ -279,7 +289,7 @@ class ClientTable:
         return ()
 
     def closed(self, connection: int) -> tuple[str, ...]:
-        """Remove all registrations of a closed connection; return the consumer groups that changed."""
+        """Remove all registrations of a closed connection, and return the consumer groups that changed."""
         for group in tuple(self._produces_in.get(connection, ())):
             self._drop_producer(group, connection)
         groups = sorted(self._groups_of.pop(connection, ()))
@@ -349,7 +359,7 @@ class ClientTable:
             self._take(client.host, -_size_in(group, client))
 
     def _take(self, host: str, size: int) -> None:
-        """Add bytes to the memory counted for a host and for the whole table; a negative size subtracts."""
+        """Add bytes to the memory counted for a host and for the whole table. A negative size subtracts."""
         self.size += size
         self._by_host[host] += size
         if not self._by_host[host]:

@@ -17,6 +17,7 @@ from routekeeper.broker.tables.groups import Client, ClientTable
 from routekeeper.broker.tables.locks import QueueLocks
 from routekeeper.broker.tables.long_polling import HOST_PERCENT
 from routekeeper.broker.tables.offsets import ConsumerOffsets
+from routekeeper.broker.tables.send_backs import CopiedBytes
 from routekeeper.broker.tables.stats import Stats
 from routekeeper.broker.tables.topics import TopicConfigs, name_fault
 from routekeeper.remoting.bodies import HeartbeatData, MessageQueue, SubscriptionGroupConfig
@@ -37,7 +38,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One request, together with the facts that the server knows about its arrival.
 
     Attributes:
-        connection: The server's number of the connection from which the request came.
+        connection: Number that the server gave to the connection of this request.
         peer: Address of the caller.
         now_ms: Time of the call in Unix ms.
         now: Time of the call in seconds of the event loop's clock.
@@ -52,7 +53,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Effects:
-    """Effects that a handler requests in addition to its answer; the server clears them after each call.
+    """Effects that a handler requests in addition to its answer. The server clears them after each call.
 
     Attributes:
         notify: Consumer groups. The server tells their members to rebalance (request 40) before the answer is
@@ -63,10 +64,10 @@ class Effects:
         register_all: True if all topics must be registered.
         nameservers: True if the setting that names the nameservers may have changed.
         save_topics, save_groups: True if the table of topics or of groups has changed and must be written.
-        arrived: Queues to which this request added messages, as topic and queue id. The server searches again
-            for the held pulls of these queues.
-        deleted_topics: Topics whose queues this request removed. The server searches again for the held pulls
-            of these topics.
+        arrived: Queues to which this request added messages, as topic and queue id. The server tries the held
+            pulls of these queues again.
+        deleted_topics: Topics whose queues this request removed. The server tries the held pulls of these
+            topics again.
         tell: Requests to send to clients, each with the client's connection.
         clean: True if expired files must be removed soon, at any hour.
         about: Fields of the audit log's entry, by name: the object that the request changes, its old value
@@ -90,7 +91,7 @@ class Later(msgspec.Struct, frozen=True, kw_only=True):
     """An answer that must wait until data are on disk, or until nameservers have received a registration.
 
     Attributes:
-        log_offset: Log offset up to which the log must be synced before the answer; 0 for no wait.
+        log_offset: Log offset up to which the log must be synced before the answer, or 0 for no wait.
         topics_saved, groups_saved, offsets_saved, settings_saved: True if the table of this name must be on
             disk before the answer.
         registered: True if the broker must first send the topics that this call changed to the nameservers.
@@ -139,7 +140,7 @@ Work = Generator[Callable[[], Any], Any, RemotingCommand | Later]
 
 @dataclass(frozen=True, slots=True)
 class Stepwise:
-    """An answer that is computed in steps, because it takes long; other work may run between the steps.
+    """An answer that is computed in steps, because it takes long. Other work may run between the steps.
 
     Attributes:
         work: The steps.
@@ -161,15 +162,16 @@ class BrokerState:
         advertise: Address of this broker in message ids and at the nameservers.
         hot_bytes: Size in bytes of the end of the log that the broker assumes to be in memory.
         delay_offsets: Next offset to deliver from the queue of each delay level.
-        delay_turn: Delay level whose queue was checked last; the next check begins with the following level.
+        delay_turn: Delay level whose queue was checked last. The next check begins with the following level.
         id_prefix: Beginning of all message ids of this broker: the encoded address.
         live_keys: Settings that request 25 (UPDATE_BROKER_CONFIG) may change.
         changed_settings: Settings that request 25 has changed, in this run of the broker or an earlier run,
             by RocketMQ's keys.
         sign: Function that signs requests to nameservers.
-        known_sends: Checked arguments of recent sends; ``requests.sending`` fills and reads this dict.
+        copied: Bytes of messages that consumers have sent back in this second.
+        known_sends: Checked arguments of recent sends. ``requests.sending`` fills and reads this dict.
         full: Kinds of table entries (``topics``, ``groups`` and so on) that have reached their largest
-            number; the broker logs this once for each kind.
+            number. The broker logs this once for each kind.
         topics_promised, groups_promised: Number of topics and of groups that running requests still have to
             create. Each of these requests contains a list of topics or groups. Checks of the largest numbers
             count these topics and groups as if they existed.
@@ -200,6 +202,7 @@ class BrokerState:
     groups_promised: int = 0
     id_prefix: str = ""
     sign: Callable[[RemotingCommand], RemotingCommand] = field(default=lambda request: request)
+    copied: CopiedBytes = field(default_factory=CopiedBytes)
     known_sends: dict[tuple[str | None, ...], KnownSend] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -225,7 +228,7 @@ class BrokerState:
         return config
 
     def pick_queue(self, queue_nums: int) -> int:
-        """Return the next queue id in rotation, from 0 to ``queue_nums`` - 1; RocketMQ chooses at random."""
+        """Return the next queue id in rotation, from 0 to ``queue_nums`` - 1. RocketMQ chooses at random."""
         self.turn += 1
         return self.turn % queue_nums if queue_nums > 0 else 0
 
@@ -315,7 +318,7 @@ class BrokerState:
         )
 
     def group_config(self, group: str, *, now_ms: int) -> SubscriptionGroupConfig | None:
-        """Return a group's configuration; create it if the settings allow that and the group's name is valid.
+        """Return a group's configuration. Create it if the settings allow that and the group's name is valid.
 
         Returns:
             None if the group does not exist and was not created.
@@ -367,7 +370,7 @@ class BrokerState:
     def ensure_group_topic(
         self, topic: str, *, queue_nums: int, now_ms: int, perm: int = 6, sys_flag: int = 0
     ) -> TopicConfig:
-        """Return a retry or dead-letter topic; create the topic if it does not exist.
+        """Return a retry or dead-letter topic. Create the topic if it does not exist.
 
         Raises:
             Refusal: If the topic's name is invalid, or one more topic would be too many.
