@@ -1,13 +1,14 @@
-"""Registration of this broker with every nameserver; module ``registration`` computes times and content."""
+"""Registration of this broker with every nameserver. Module ``registration`` computes times and content."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 from routekeeper.broker.server.nameserver_names import NameserverNames, numeric_addresses
 from routekeeper.broker.server.registration import (
@@ -38,10 +39,12 @@ from routekeeper.remoting.fields import (
 from routekeeper.remoting.properties import parse_properties
 from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
 from routekeeper.remoting.route import DataVersion, TopicConfig, TopicRouteData, decode_route
+from routekeeper.remoting.threads import NoFreeThread, in_thread
 from routekeeper.remoting.transport.aio import RemotingClient
 
-if TYPE_CHECKING:
-    from routekeeper.remoting.transport.tls import Tls  # only type annotations need this class
+if TYPE_CHECKING:  # only type annotations need these classes
+    from routekeeper.broker.config import BrokerConfig
+    from routekeeper.remoting.transport.tls import Tls
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +55,12 @@ UNREGISTER_TIMEOUT_S = 3.0
 CHANGES_MAX: Final = 128
 #: Size in bytes above which a body is compressed, so that it fits in a frame of 16 MiB.
 PLAIN_BODY_MAX: Final = 15 * 1024 * 1024
-#: Number of topics above which a registration is encoded in a thread, so that it does not delay requests.
+#: Number of topics above which a thread encodes a registration, so that the encoding delays no request.
 _INLINE_TOPICS_MAX: Final = 500
+#: Largest number of registrations of all topics that are sent at the same time. The limit applies if the
+#: broker has more than _INLINE_TOPICS_MAX topics. A registration may have 15 MiB, and each nameserver gets a
+#: separate copy. Without the limit, many nameservers that do not read would exhaust the memory.
+LARGE_UNDER_WAY_MAX: Final = 8
 
 
 def encode_fitting(content: RegisterBody, *, compressed: bool) -> tuple[bytes, bool]:
@@ -68,12 +75,12 @@ def encode_fitting(content: RegisterBody, *, compressed: bool) -> tuple[bytes, b
 
 
 def asked_lease_ms(timer_divisor: float) -> int | None:
-    """Return the lease to request, in ms; None (the nameserver's default lease) if ``timer_divisor`` is 1."""
+    """Return the lease to request, in ms, or None (the nameserver's default) if ``timer_divisor`` is 1."""
     return None if timer_divisor == 1 else round(LEASE_MS / timer_divisor)
 
 
 class Announcer(Protocol):
-    """An object that announces this broker to servers that list brokers, as :class:`Registrar` does."""
+    """Interface of an object that registers this broker with servers. :class:`Registrar` implements it."""
 
     async def run(self) -> None:
         """Announce the broker at the start and then periodically, until the task is cancelled."""
@@ -94,7 +101,7 @@ class Announcer(Protocol):
 
 
 class AnnouncerFactory(Protocol):
-    """Factory of a broker's announcer; the arguments are those of :class:`Registrar`."""
+    """Factory of a broker's announcer. The arguments are those of :class:`Registrar`."""
 
     def __call__(
         self,
@@ -121,12 +128,39 @@ class _Signing:
         """Do nothing, because only requests are signed."""
 
 
-class Registrar:
-    """Tasks that register one broker with all its nameservers; no nameserver delays another one.
+class _Turn:
+    """A lock that lets only one registration of all topics at a time wait for a nameserver's answer.
 
-    A lost connection has no effect: the next registration opens a new connection. When the settings that list
-    the nameservers change, the registrar registers at once with new nameservers, and unregisters from
-    nameservers that are no longer in the list.
+    Attributes:
+        begun: Number of registrations that have begun. A registration contains all changes that were made
+            before it began.
+    """
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.begun = 0
+
+
+class _Whole(NamedTuple):
+    """A registration of all topics, with the data version and the settings that it was made from."""
+
+    version: DataVersion
+    config: BrokerConfig
+    request: asyncio.Task[RemotingCommand]
+
+
+class Registrar:
+    """Tasks that register one broker with all its nameservers. A slow nameserver does not delay the others.
+
+    There is one exception: a broker with very many topics registers with LARGE_UNDER_WAY_MAX nameservers at a
+    time.
+
+    A nameserver gets no registration of all topics before the earlier one has ended. All changes in the
+    meantime are then sent in one further registration.
+
+    A lost connection has no effect, because the next registration opens a new connection. When the settings
+    that list the nameservers change, the registrar registers at once with new nameservers. It unregisters
+    from nameservers that are no longer in the list.
 
     Args:
         broker_addr, ha_addr: Addresses of this broker for clients and for slaves.
@@ -150,7 +184,10 @@ class Registrar:
         self._changed = changed
         self._client = RemotingClient(close_on_timeout=True, tls=tls, hooks=(_Signing(state),))
         self._failing: set[str] = set()
-        self._busy: set[str] = set()
+        self._turns: WeakValueDictionary[str, _Turn] = WeakValueDictionary()
+        self._large = asyncio.Semaphore(LARGE_UNDER_WAY_MAX)
+        self._whole: _Whole | None = None  # the newest registration, while any call needs it
+        self._whole_calls = 0  # number of running calls of _register_whole
         self._displaced: dict[str, str] = {}
         self._leaving = False
         self._names = NameserverNames()
@@ -180,14 +217,14 @@ class Registrar:
             while True:
                 await asyncio.sleep(schedule.until_due(loop.time()))
                 schedule.fired(loop.time())
-                # Do not wait: a nameserver that does not answer must not delay the next registration.
+                # Do not wait, because a nameserver that does not answer must not delay the next registration.
                 rounds.create_task(self.register_all(Trigger.PERIOD))
 
     def nameservers_changed(self) -> None:
         self._changed_list.set()
 
     async def _follow_nameservers(self, rounds: asyncio.TaskGroup) -> None:
-        """Keep the list of nameservers up to date: read the settings again, and look up host names again."""
+        """Keep the list of nameservers up to date. Read the settings and look up host names again."""
         under_way: set[asyncio.Task[None]] = set()
         while True:
             config = self._state.config
@@ -234,7 +271,10 @@ class Registrar:
         if is_alone:
             await self._unregister_at(addr)
         else:
-            await asyncio.wait([registering])
+            # This wait needs a limit. If the list of nameservers has changed several times, the registration
+            # may itself wait for the end of this task.
+            register_s = self._state.config.register_timeout_ms / 1000
+            await asyncio.wait([registering], timeout=UNREGISTER_TIMEOUT_S + 2 * register_s)
             logger.info("connection closed to former nameserver=%s", addr)
         self._client.disconnect(addr)
 
@@ -254,10 +294,10 @@ class Registrar:
         return answer.code == ResponseCode.SUCCESS and settings.get("mode") != "raft"
 
     async def register_all(self, trigger: Trigger) -> None:
-        """Send all topics to every nameserver.
+        """Send all topics to every nameserver, and wait for the answers.
 
         A periodic registration is skipped if every nameserver already has the topics and ``forceRegister`` is
-        off.
+        off. It is also skipped at a nameserver that has not answered an earlier registration of all topics.
         """
         state = self._state
         if asks_first(trigger, force_register=state.config.force_register):
@@ -267,19 +307,66 @@ class Registrar:
                 return
         targets = self._addresses
         if trigger is Trigger.PERIOD:
-            targets = tuple(addr for addr in targets if addr not in self._busy)
+            targets = tuple(addr for addr in targets if not self._is_busy(addr))
         # At the start, do not look for another broker with this name and id: a nameserver may still list the
         # earlier process of this broker.
         await self._register_whole(targets, looks=trigger is Trigger.PERIOD)
 
+    def _is_busy(self, addr: str) -> bool:
+        turn = self._turns.get(addr)
+        return turn is not None and turn.lock.locked()
+
     async def _register_whole(self, targets: tuple[str, ...], *, looks: bool = False) -> None:
-        topics = self._state.topics
-        await self._register(targets, tuple(topics), topics.data_version, looks=looks)
+        if self._leaving:
+            return
+        # First ask for another broker with this name and id: after the registration, the answer would be this
+        # broker.
+        work = [self._look_for_twin(addr) for addr in targets] if looks else []
+        self._whole_calls += 1
+        try:
+            await asyncio.gather(*work, *map(self._register_whole_at, targets))
+        finally:
+            self._whole_calls -= 1
+            if not self._whole_calls:
+                self._whole = None
+
+    async def _register_whole_at(self, addr: str) -> None:
+        """Send all topics to a nameserver, unless another registration begins there after this call."""
+        turn = self._turns.setdefault(addr, _Turn())
+        begun = turn.begun
+        async with turn.lock:
+            if turn.begun != begun or not await self._may_register(addr):
+                return
+            if len(self._state.topics) <= _INLINE_TOPICS_MAX:
+                await self._take_turn(addr, turn)
+                return
+            async with self._large:
+                await self._take_turn(addr, turn)
+
+    async def _take_turn(self, addr: str, turn: _Turn) -> None:
+        # Increase ``begun`` before the topics are read. A call that read ``begun`` earlier then sends no
+        # registration of its own, because this registration already includes all changes before that call.
+        turn.begun += 1
+        whole = self._current_whole()
+        # Without the shield, cancelling this call would cancel the encoding for which other calls wait.
+        await self._register_at(addr, await asyncio.shield(whole.request))
+
+    def _current_whole(self) -> _Whole:
+        """Return the registration of all topics. It is encoded once for all nameservers."""
+        topics, config = self._state.topics, self._state.config
+        version, whole = topics.data_version, self._whole
+        if whole is None or whole.version != version or whole.config is not config:
+            encoding = asyncio.create_task(self._encode(tuple(topics), version, config))
+            whole = self._whole = _Whole(version, config, encoding)
+        return whole
 
     async def register_topics(self, changes: Iterable[tuple[TopicConfig, DataVersion]]) -> None:
         """Send each changed topic alone, with its data version, to all nameservers (as in RocketMQ 5.x)."""
-        for config, version in changes:
-            await self._register(self._addresses, (config,), version)
+        for topic, version in changes:
+            if self._leaving or not self._addresses:
+                return
+            request = await self._encode((topic,), version, self._state.config)
+            await asyncio.gather(*(self._register_at(addr, request) for addr in self._addresses))
 
     async def unregister(self) -> None:
         """Unregister from every nameserver, and prevent all further registrations."""
@@ -311,23 +398,15 @@ class Registrar:
         await self._client.close()
         await self._names.close()
 
-    async def _register(
-        self,
-        targets: Collection[str],
-        topics: tuple[TopicConfig, ...],
-        version: DataVersion,
-        *,
-        looks: bool = False,
-    ) -> None:
-        if self._leaving or not targets:
-            return
-        config = self._state.config
+    async def _encode(
+        self, topics: tuple[TopicConfig, ...], version: DataVersion, config: BrokerConfig
+    ) -> RemotingCommand:
         content = registration_body(topics, version, broker_permission=config.broker_permission)
         wanted = config.compressed_register
         if len(topics) > _INLINE_TOPICS_MAX:
             try:
-                body, compressed = await asyncio.to_thread(encode_fitting, content, compressed=wanted)
-            except RuntimeError:  # no thread can be started: the event loop waits for the encoding instead
+                body, compressed = await in_thread(encode_fitting, content, compressed=wanted)
+            except NoFreeThread:  # the event loop waits for the encoding instead
                 body, compressed = encode_fitting(content, compressed=wanted)
         else:
             body, compressed = encode_fitting(content, compressed=wanted)
@@ -341,30 +420,27 @@ class Registrar:
             body_crc32=body_crc32(body),
             heartbeat_timeout_ms=asked_lease_ms(config.timer_divisor),
         )
-        request = RemotingCommand.request(RequestCode.REGISTER_BROKER, fields.to_ext(), body)
-        # First ask for another broker with this name and id: after the registration, the answer would be this
-        # broker.
-        work = [self._look_for_twin(addr) for addr in targets] if looks else []
-        await asyncio.gather(*work, *(self._register_at(addr, request) for addr in targets))
+        return RemotingCommand.request(RequestCode.REGISTER_BROKER, fields.to_ext(), body)
 
-    async def _register_at(self, addr: str, request: RemotingCommand) -> None:
-        timeout_s = self._state.config.register_timeout_ms / 1000
-        # Wait for the end of a running unregistration: otherwise it could remove the new registration.
+    async def _may_register(self, addr: str) -> bool:
+        """Wait for the end of a running unregistration. Then return True if the nameserver is in the list.
+
+        Without this wait, the unregistration could remove the new registration.
+        """
         if (leaving := self._former.get(addr)) is not None:
             await asyncio.wait([leaving])
-        if addr not in self._addresses:
+        return addr in self._addresses and not self._leaving
+
+    async def _register_at(self, addr: str, request: RemotingCommand) -> None:
+        if not await self._may_register(addr):
             return
-        self._busy.add(addr)
+        timeout_s = self._state.config.register_timeout_ms / 1000
         try:
             answer = await self._client.invoke(addr, request, timeout_s=timeout_s)
             ordered = KVTable.decode(answer.body).table if answer.body else {}
         except RemotingError as error:
             self._failed(addr, str(error))
             return
-        finally:
-            # Mark this nameserver as free now: the next registration with it must not wait for other
-            # nameservers.
-            self._busy.discard(addr)
         if answer.code != ResponseCode.SUCCESS:
             self._failed(addr, f"code={answer.code} remark={answer.remark}")
             return
@@ -406,7 +482,7 @@ class Registrar:
             )
 
     def _failed(self, addr: str, reason: str) -> None:
-        """Log the first of several failures as a warning and the next ones only at debug level."""
+        """Log the first of several failures as a warning, and the following failures only at debug level."""
         level = logging.DEBUG if addr in self._failing else logging.WARNING
         self._failing.add(addr)
         logger.log(level, "registration failed nameserver=%s reason=%s", addr, reason)
