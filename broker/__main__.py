@@ -1,11 +1,12 @@
-"""``mqbroker``: reads flags, environment and the settings file, and runs one broker."""
+"""The program ``mqbroker``, which reads flags, environment and settings file, and runs one broker."""
 
 from __future__ import annotations
 
-from routekeeper.remoting.interrupt import Hangups, end_quietly_when_interrupted
+from routekeeper.remoting.interrupt import Hangups, end_quietly_when_interrupted, print_stacks_at_quit
 
-hangups = Hangups()  # Catch SIGHUP before the slow imports below: until then, SIGHUP kills the process.
+hangups = Hangups()  # Catch SIGHUP before the slow imports below. Without this, SIGHUP kills the process.
 hangups.hold()
+print_stacks_at_quit()
 end_quietly_when_interrupted()
 # ruff: noqa: E402
 
@@ -26,7 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, cast
 
-from routekeeper.broker.command_line import parse_command_line
+from routekeeper.broker.command_line import parse_command_line, proxy_flags
 from routekeeper.broker.config import (
     IMPORTANT_KEYS,
     LIVE_KEYS,
@@ -47,6 +48,7 @@ from routekeeper.broker.tables.state_files import SETTINGS
 from routekeeper.remoting.addresses import is_loopback, is_unspecified, split_address
 from routekeeper.remoting.errors import LocalProtocolError
 from routekeeper.remoting.files import SETTINGS_SIZE_MAX, read_regular
+from routekeeper.remoting.java_options import ignored_java_properties
 from routekeeper.remoting.logs import Style, apply_log_level, in_one_line
 from routekeeper.remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
 from routekeeper.remoting.properties import (
@@ -59,12 +61,14 @@ from routekeeper.remoting.properties import (
 from routekeeper.remoting.reload import Reload, SettingsFile
 from routekeeper.remoting.service_manager import ServiceManager
 from routekeeper.remoting.state_file import StateFileError
+from routekeeper.remoting.threads import TRY_AGAIN, NoFreeThread, check_threads
+from routekeeper.remoting.tls_settings import TlsSettingError
 
 logger = logging.getLogger("routekeeper.broker")
 
 _SWITCH: Final = {"on": "true", "off": "false", None: None}
 _DATA: Final = Path("data")
-"""Parent folder of the store. Not used if the settings name a folder for the store."""
+"""Parent folder of the store, unless the settings name the store's folder."""
 
 
 def main(
@@ -73,7 +77,7 @@ def main(
     announcer: AnnouncerFactory = Registrar,
     fixed_keys: frozenset[str] = frozenset(),
 ) -> int:
-    """Run ``mqbroker``; return its exit code. docs/operations.md lists the exit codes.
+    """Run ``mqbroker``, and return its exit code. docs/operations.md lists the exit codes.
 
     At SIGHUP the broker reads its settings and the files that it watches (such as certificates) again. If
     SIGHUP means that the terminal was closed, the broker shuts down in an orderly way, with exit code 129.
@@ -99,13 +103,23 @@ def main(
     apply_log_level(config.log_level)
     for word in words:
         logger.warning("word on the command line ignored word=%r hint=--set KEY=VALUE sets something", word)
-    if arguments.enable_proxy:
-        logger.warning("--enable-proxy ignored: there is no proxy, clients that speak gRPC cannot connect")
+    if proxy := proxy_flags(arguments):
+        logger.warning(
+            "flags of the proxy ignored flags=%s"
+            " reason=there is no proxy, clients that speak gRPC cannot connect",
+            proxy,
+        )
     if arguments.print_config or arguments.print_important:
         values = config.to_properties()
         shown = values.keys() if arguments.print_config else IMPORTANT_KEYS
         sys.stdout.write(format_properties({key: values[key] for key in shown}))
         return 0
+    try:
+        ignored = ignored_java_properties(os.environ, config.tls)
+    except TlsSettingError as error:
+        return _complain(error)
+    if ignored:
+        logger.warning("Java properties ignored names=%s hint=use settings or flags of mqbroker", ignored)
     write_stdout_in_thread()
     runner = asyncio.run
     try:
@@ -115,10 +129,14 @@ def main(
     except ImportError:  # Not every system has uvloop. asyncio's own loop is slower, but works, too.
         pass
     try:
+        check_threads()
         work = _run(config, directory, announcer, changed, fixed_keys, arguments=arguments, file=file)
         return runner(work)
     except (SettingError, StoreUnusable) as error:
         return _complain(error)
+    except NoFreeThread as error:
+        _complain(error)
+        return TRY_AGAIN
     except Exception:
         logger.critical("broker failed", exc_info=True)
         return UNORDERLY
@@ -166,6 +184,7 @@ async def _run(
         print(f"mqbroker ready {found}", flush=True)
         manager.ready(found)
         beside.append(asyncio.create_task(reload.run()))
+        logger.info("store directory path=%s", directory.absolute())
         # Check the resolved address, because many systems resolve the machine's own name to loopback.
         if not is_loopback(split_address(listen)[0]):
             return
@@ -207,7 +226,7 @@ def _bind_unnamed(arguments: argparse.Namespace, file: Mapping[str, str]) -> boo
 
 
 def _file(name: str | None) -> dict[str, str]:
-    """Return the settings in the file of ``-c``; an empty dict if there is no ``-c``.
+    """Return the settings in the file of ``-c``, or an empty dict if there is no ``-c``.
 
     Raises:
         SettingError: If the file cannot be read.
@@ -247,7 +266,7 @@ def _set_up_logging(arguments: argparse.Namespace, file: Mapping[str, str]) -> N
 def _settings(
     arguments: argparse.Namespace, values: Mapping[str, str], *, changed: dict[str, str] | None = None
 ) -> tuple[BrokerConfig, Path, dict[str, str]]:
-    """Merge and check the settings. Flags win over changes at run time; these changes win over the file.
+    """Merge and check the settings. Flags win over changes at run time. These changes win over the file.
 
     Args:
         values: Settings of the file.

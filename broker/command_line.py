@@ -41,7 +41,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_command_line(argv: Sequence[str] | None) -> tuple[argparse.Namespace, tuple[str, ...]]:
-    """Return the flags, and words of the command line that belong to no flag; RocketMQ ignores such words.
+    """Return the flags, and the words that belong to no flag. RocketMQ ignores such words.
 
     Raises:
         SettingError: If a flag is unknown or lacks its value.
@@ -50,7 +50,24 @@ def parse_command_line(argv: Sequence[str] | None) -> tuple[argparse.Namespace, 
     arguments, words = parser.parse_known_args(argv)
     if any(word.startswith("-") for word in words):
         parser.error(f"unrecognized arguments: {' '.join(words)}")
+    if arguments.config_beside_proxy is not None:
+        if arguments.config not in (None, arguments.config_beside_proxy):
+            parser.error(
+                f"-c {arguments.config} and -bc {arguments.config_beside_proxy} name two settings files,"
+                " allowed is one; give -c alone"
+            )
+        arguments.config = arguments.config_beside_proxy
     return arguments, tuple(words)
+
+
+def proxy_flags(arguments: argparse.Namespace) -> str:
+    """Return the given flags of RocketMQ's proxy, for a warning; empty if none was given."""
+    given = (
+        ("-pc", arguments.proxy_config is not None),
+        ("-pm", arguments.proxy_mode is not None),
+        ("--enable-proxy", arguments.enable_proxy),
+    )
+    return " ".join(flag for flag, is_given in given if is_given)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -138,11 +155,7 @@ def _parser() -> argparse.ArgumentParser:
         dest="print_important",
         help="print the settings that RocketMQ marks as important, and exit",
     )
-    other.add_argument(
-        "--enable-proxy",
-        action="store_true",
-        help="flag of RocketMQ's script; ignored with a warning, since there is no proxy",
-    )
+    _add_proxy(other)
     other.add_argument(
         "--log-level",
         metavar="|".join(LEVELS),
@@ -158,8 +171,28 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_proxy(other: argparse._ArgumentGroup) -> None:
+    """Add the flags of RocketMQ's proxy, which can run in one process with a broker.
+
+    Without these flags, the parser would read ``-pc FILE`` as ``-p -c FILE``.
+
+    Source: distribution/bin/mqbroker and ProxyStartup, RocketMQ 5.3.
+    """
+    other.add_argument(
+        "--enable-proxy",
+        action="store_true",
+        help="flag of RocketMQ's script; ignored with a warning, since there is no proxy",
+    )
+    for flag, long, name, metavar, text in (
+        ("-pc", "--proxyConfigPath", "proxy_config", "FILE", "settings of RocketMQ's proxy; also ignored"),
+        ("-pm", "--proxyMode", "proxy_mode", "MODE", "mode of RocketMQ's proxy; also ignored"),
+        ("-bc", "--brokerConfigPath", "config_beside_proxy", "FILE", "settings file of the broker, like -c"),
+    ):
+        other.add_argument(flag, long, dest=name, metavar=metavar, help=text)
+
+
 def _add_tls(security: argparse._ArgumentGroup, http: argparse._ArgumentGroup) -> None:
-    """Add the TLS flags: for the ports of this broker, and for its connections to nameservers."""
+    """Add the TLS flags of this broker's ports and of its connections to nameservers."""
     security.add_argument(
         "--tls-mode",
         metavar="disabled|permissive|enforcing",

@@ -10,11 +10,13 @@ from routekeeper.remoting.interrupt import (
     Hangups,
     Order,
     end_quietly_when_interrupted,
+    print_stacks_at_quit,
     server_signals,
 )
 
 hangups = Hangups()  # Do this first: a SIGHUP while the other modules load would otherwise end the process.
 hangups.hold()
+print_stacks_at_quit()
 end_quietly_when_interrupted()
 # ruff: noqa: E402
 
@@ -56,11 +58,13 @@ from routekeeper.nameserver.settings.ranking import Loaded, load_settings
 from routekeeper.nameserver.wire.server import NameServer
 from routekeeper.remoting.addresses import is_loopback, join_address
 from routekeeper.remoting.files import SETTINGS_SIZE_MAX, read_regular
+from routekeeper.remoting.java_options import ignored_java_properties
 from routekeeper.remoting.logs import Style, in_one_line
 from routekeeper.remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
 from routekeeper.remoting.properties import explain_comments, parse_properties
 from routekeeper.remoting.reload import Reload, SettingsFile
 from routekeeper.remoting.service_manager import ServiceManager
+from routekeeper.remoting.threads import TRY_AGAIN, NoFreeThread, check_threads
 from routekeeper.remoting.tls_settings import TlsSettingError
 
 log = logging.getLogger("routekeeper.nameserver")
@@ -70,9 +74,9 @@ _EXIT_REMOVED: Final = 3
 _EXIT_FAILED: Final = 70  # EX_SOFTWARE: exit code after an unexpected error.
 #: Errors that keep the process from serving. The process prints only the error's message and exits with 2.
 _REFUSALS: Final = (ConfigError, DirectoryError, FileError, RaftStartError, TlsSettingError)
-#: Thresholds of Python's garbage collector. The first number counts allocations before the youngest
-#: generation is collected. Each other number counts collections of one generation before the next older one
-#: is collected.
+#: Thresholds of Python's garbage collector, above Python's defaults so that it runs less often. The first
+#: number counts allocations before the youngest generation is collected. Each other number counts collections
+#: of one generation before the next older generation is collected.
 _COLLECT_AFTER: Final = (10_000, 20, 20)
 #: Parameters of glibc's mallopt, and their values. M_MMAP_THRESHOLD: size in bytes from which an allocation
 #: gets a memory mapping of its own from the kernel. M_TRIM_THRESHOLD: number of free bytes at the end of the
@@ -81,7 +85,7 @@ _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _FREED_KEPT_MAX: Final = 16 * 1024**2
 _FROM_KERNEL_FROM: Final = 32 * 1024**2
-#: The setting that each environment variable sets.
+#: Maps each environment variable to the setting that it sets.
 _ENVIRONMENT: Final = {"MQNAMESRV_LOG_LEVEL": "logLevel", "MQNAMESRV_LOG_FORMAT": "logFormat"}
 
 
@@ -101,6 +105,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         set_up_logging(level=settings.log_level, style=cast(Style, settings.log_format))
         for word in line.words:
             log.warning("word on the command line ignored word=%r hint=--KEY VALUE sets something", word)
+        if ignored := ignored_java_properties(os.environ, settings.tls):
+            log.warning("Java properties ignored names=%s hint=use settings or flags of mqnamesrv", ignored)
+        check_threads()
         write_stdout_in_thread()
         for warning in loaded.warnings:
             log.warning("setting ignored reason=%s", warning)
@@ -121,9 +128,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             refusals=(ConfigError,),
         )
         return _run(serve(live, settings_file, token=token, bind_unnamed=loaded.bind_unnamed))
-    except _REFUSALS as error:
+    except (*_REFUSALS, NoFreeThread) as error:
         print(f"mqnamesrv: {in_one_line(error)}", file=sys.stderr)
-        return _EXIT_SETTING
+        return TRY_AGAIN if isinstance(error, NoFreeThread) else _EXIT_SETTING
     except Exception:
         log.critical("nameserver failed", exc_info=True)
         return _EXIT_FAILED
@@ -133,7 +140,7 @@ class _Ending:
     """The orderly end of this process, after a signal or after the raft group removed this member.
 
     Attributes:
-        begun: Event that is set once the end has begun.
+        begun: Event that is set when the orderly end begins.
     """
 
     def __init__(self) -> None:
@@ -218,6 +225,7 @@ async def serve(
             at_end.push_async_callback(http.close)
             http_listen = await _bind(f"--http {current.http}", http.start(*current.http_listen))
         settings.bound(listen=listen, http=http_listen)
+        log.info("data directory path=%s", Path(current.data_dir).absolute())
         if is_loopback(host := current.listen[0]):
             log.log(
                 logging.WARNING if bind_unnamed else logging.INFO,
@@ -255,8 +263,8 @@ def _keep_freed_memory() -> None:
 
     A registration of 10,000 topics has 1.7 MB. The server copies these bytes several times, because it
     receives them in parts, joins the parts and cuts the result. A repeated registration takes 2.8 ms of CPU
-    with this setting and 7.4 ms without it. Without this setting, the kernel supplies some 1,300 empty pages
-    for each registration.
+    with this setting and 7.4 ms without it. Without this setting, the kernel supplies some 1,300 memory
+    pages for each registration, and fills them with zeros.
     """
     if any(name.startswith("MALLOC_") for name in os.environ):
         return  # The operator has already set these parameters through the environment.
@@ -289,8 +297,8 @@ async def _bind(what: str, start: Coroutine[Any, Any, str]) -> str:
     try:
         return await start
     except OSError as error:
-        # Use only the system's reason: asyncio's error text also contains the address, which ``what`` names
-        # already.
+        # Use only the system's reason: asyncio's error text also contains the address, but ``what`` already
+        # contains it.
         number = error.errno or 0
         reason = os.strerror(number) if number in errno.errorcode else error.strerror or error
         raise ConfigError(f"{what} cannot be bound: {reason}") from None
@@ -312,11 +320,34 @@ def _read_file(line: CommandLine) -> dict[str, str]:
 def _load(line: CommandLine, file: Mapping[str, str]) -> tuple[Loaded, dict[str, str]]:
     """Merge settings from flags, the stored settings, the ``-c`` file and the defaults.
 
-    The ``-c`` file may name the path of the stored settings.
+    The ``-c`` file may name the path of the stored settings. So this function first merges the settings
+    without the stored settings, only to find this path.
     """
     first = _merge(line, file, {})
+    if line.config_file is not None:
+        _refuse_shared_file(line.config_file, first.settings.store_path)
     stored = load_settings_file(Path(first.settings.store_path))
     return _merge(line, file, stored), stored
+
+
+def _refuse_shared_file(config_file: str, store_path: str) -> None:
+    """Check that the ``-c`` file does not also hold the stored settings.
+
+    The nameserver writes only the settings that request 318 may change into the file of stored settings. All
+    others, such as ``listenPort``, would be lost from the ``-c`` file at the first change.
+
+    Raises:
+        ConfigError: If both paths lead to one file.
+    """
+    try:
+        is_shared = os.path.samefile(config_file, store_path)
+    except (OSError, ValueError):  # there are no stored settings yet, or the path is not valid
+        return
+    if is_shared:
+        raise ConfigError(
+            f"configStorePath={store_path} is the file of -c {config_file}, and updateNamesrvConfig would"
+            " overwrite it; name another file by configStorePath or by -c"
+        )
 
 
 def _merge(line: CommandLine, file: Mapping[str, str], stored: Mapping[str, str]) -> Loaded:
@@ -338,7 +369,7 @@ def _run(body: Coroutine[Any, Any, int]) -> int:
             return runner.run(body)
     # Unwrap the error here: in Python 3.11.2, an exception raised inside except* is wrapped in a group again.
     except ExceptionGroup as group:
-        refusals, others = group.split(_REFUSALS)
+        refusals, others = group.split((*_REFUSALS, NoFreeThread))
         if refusals is None or others is not None:
             raise
         error: Exception = refusals

@@ -1,9 +1,10 @@
-"""Signals that end programs: Ctrl-C while a program loads its modules, and signals that end a server."""
+"""Handling of signals: Ctrl-C while a program loads its modules, and signals that end or reload a server."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import os
 import signal
 import sys
@@ -12,9 +13,8 @@ from enum import Enum, auto
 from types import TracebackType
 from typing import Final
 
-#: Time in seconds after the first signal that asks this program to end. Further such signals within this time
-#: count as repeats of the first signal, because supervisors may send one signal to a process and also to its
-#: process group.
+#: Ending signals that arrive within this number of seconds after the first ending signal count as repeats of
+#: it. The reason is that a supervisor may send one signal twice: to a process and to its process group.
 REPEAT_S: Final = 1.0
 
 
@@ -32,6 +32,19 @@ def end_quietly_when_interrupted() -> None:
             show(kind, error, trace)
 
     sys.excepthook = hook
+
+
+def print_stacks_at_quit() -> None:
+    """Print the stacks of all threads to stderr at each SIGQUIT, as Java does, and let the program continue.
+
+    Without this function, SIGQUIT kills a server without an orderly end. The interpreter itself writes the
+    stacks to the descriptor of stderr, even if no Python code can run at the moment. The program waits until
+    the reader of stderr has taken them.
+    """
+    try:
+        faulthandler.register(signal.SIGQUIT, file=sys.stderr, all_threads=True)
+    except (AttributeError, OSError, RuntimeError, ValueError):  # raised if there is no stderr
+        signal.signal(signal.SIGQUIT, signal.SIG_IGN)
 
 
 class Hangups:
@@ -58,7 +71,7 @@ class Hangups:
     def heed(self, heed: Callable[[], object]) -> None:
         """Call ``heed`` in the main thread for each later SIGHUP.
 
-        If a SIGHUP has already arrived, call ``heed`` now as well.
+        If a SIGHUP has already arrived, also call ``heed`` now.
         """
         self._heed = heed
         if self._came:
@@ -74,7 +87,8 @@ class Hangups:
 def ending_signals() -> tuple[signal.Signals, ...]:
     """Return the signals that end a program in an orderly way.
 
-    SIGHUP, which a closed terminal sends, is one of them unless it was ignored at the start (``nohup``).
+    SIGHUP, which a closed terminal sends, is included unless the program was started with SIGHUP ignored
+    (``nohup``).
     """
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     hangup = () if ignored else (signal.SIGHUP,)
@@ -84,7 +98,8 @@ def ending_signals() -> tuple[signal.Signals, ...]:
 def server_signals() -> tuple[tuple[signal.Signals, ...], tuple[signal.Signals, ...]]:
     """Return the signals that end a server in an orderly way, and the signals at which it reloads its files.
 
-    If a server was started from a terminal, SIGHUP ends it, so that it does not outlive the closed terminal.
+    SIGHUP ends a server that was started from a terminal. Otherwise the server would outlive the closed
+    terminal.
     """
     if os.isatty(0):
         return ending_signals(), ()
@@ -92,7 +107,7 @@ def server_signals() -> tuple[tuple[signal.Signals, ...], tuple[signal.Signals, 
 
 
 class Order(Enum):
-    """Meaning of a signal that a server receives."""
+    """Meaning of an ending signal that a server receives."""
 
     END = auto()
     REPEATED = auto()
@@ -100,11 +115,13 @@ class Order(Enum):
 
 
 class Ending:
-    """Classifier of ending signals: first signal, repeat of it, or order to end at once. Does no I/O.
+    """Classifier of ending signals: the first signal, a repeat, or an order to end at once.
+
+    This class does no I/O.
 
     Attributes:
-        code: Exit code of an orderly shutdown. It is 129 after SIGHUP, as in a shell. So a supervisor can
-            tell a closed terminal from a requested stop.
+        code: Exit code of an orderly shutdown. After SIGHUP, the code is 129, as in a shell. So a supervisor
+            can distinguish a closed terminal from a requested stop.
     """
 
     def __init__(self) -> None:
@@ -114,7 +131,7 @@ class Ending:
     def take(self, number: int, now: float) -> Order:
         """Return the order that signal ``number`` gives at time ``now`` in seconds.
 
-        All ending signals count alike: any of them can be a repeat of the first one.
+        The kind of the signal does not matter: a SIGINT can be a repeat of a SIGTERM.
         """
         if self._first_at is None:
             self._first_at = now

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from routekeeper.broker.command_line import parse_command_line
+from routekeeper.broker.errors import SettingError
+from routekeeper.remoting.codes import ResponseCode
 from tests.broker.conftest import StartBroker
 from tests.golden.starts import RELEASES, keys_of, recorded_options, recorded_settings
 
@@ -74,6 +77,36 @@ def test_stray_words_and_the_flag_of_the_proxy_are_left_alone_and_named(start_br
     assert re.search(r"WARNING .*ignored word='?other", log)
     # The quick start of RocketMQ 5 has this flag.
     assert re.search(r"WARNING .*--enable-proxy .*gRPC", log)
+
+
+@pytest.mark.faults
+def test_flags_of_the_proxy_start_a_broker_and_are_named(start_broker: StartBroker, tmp_path: Path) -> None:
+    """A broker starts although the command line has flags of the proxy, and one warning names these flags.
+
+    The command line comes from RocketMQ's issue 6854 on GitHub.
+    """
+    settings, proxy = tmp_path / "broker1.conf", tmp_path / "rmq-proxy1.json"
+    settings.write_text("autoCreateTopicEnable=false\n")
+    proxy.write_text('{"rocketMQClusterName": "DefaultCluster"}\n')
+    broker = start_broker("-c", str(settings), "-pc", str(proxy), "-pm", "local", "--enable-proxy")
+    answer = broker.wire().send_message("NotMade", b"x")
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST, "the settings of -c are in force"
+    assert broker.stop() == 0
+    log = broker.log.read_text()
+    (warning,) = [line for line in log.splitlines() if "gRPC" in line]
+    assert re.search(r"WARNING .*=-pc -pm --enable-proxy ", warning)
+    assert "unknown setting" not in log, "the proxy's file is not read"
+
+
+@pytest.mark.parametrize("words", [("-bc", "F"), ("--brokerConfigPath", "F"), ("-c", "F", "-bc", "F")])
+def test_the_settings_file_may_have_the_flag_of_the_proxy(words: tuple[str, ...]) -> None:
+    arguments, others = parse_command_line([*words, "-pc", "P", "--proxyMode", "local"])
+    assert (arguments.config, arguments.print_config, others) == ("F", False, ())
+
+
+def test_two_settings_files_are_refused() -> None:
+    with pytest.raises(SettingError, match="-c F and -bc G"):
+        parse_command_line(["-c", "F", "-bc", "G"])
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ def test_a_refused_unregistration_is_no_success(
         for each in (nameserver, refusing):
             each.expect(103)
         assert broker.stop() == 0
-    lines = [line for line in broker.log.read_text().splitlines() if "unregist" in line]
+    lines = [line for line in broker.log.read_text().splitlines() if " unregist" in line]
     assert len(lines) == 2, lines
     (success,) = (line for line in lines if f"broker unregistered nameserver={nameserver.addr}" in line)
     (failure,) = (line for line in lines if line != success)

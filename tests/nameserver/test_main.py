@@ -20,6 +20,7 @@ import pytest
 
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.transport.blocking import BlockingClient
+from tests.golden.starts import HOME, RELEASES, recorded_settings
 from tests.ports import free_addresses
 from tests.signals import inherited
 
@@ -128,7 +129,7 @@ def tls(cert: str) -> tuple[str, ...]:
     return (*alone, *(word for flag in flags for word in flag))
 
 
-#: One case for each part of the start that can fail. Tests of these parts have all other cases.
+#: Arguments with which the program must not start: one example for each step of the start that can fail.
 BAD = {
     "certificate": tls("nowhere"),
     "command line": ("--lis", "127.0.0.1:0"),
@@ -173,13 +174,43 @@ def test_data_directory_that_is_a_file_is_one_line_and_exit_2(tmp_path: Path) ->
 
 
 def test_file_flags_and_defaults_rank_and_print(tmp_path: Path) -> None:
-    file = tmp_path / "namesrv.properties"
+    file = tmp_path / "namesrv.conf"
     file.write_text("listenPort=1234\norderMessageEnable=true\nunheardOf=1\n")
     result = run("-c", str(file), "--listen", "127.0.0.1:4321", "-p", "--data", str(tmp_path))
     assert result.returncode == 0
     values = dict(line.split("=", 1) for line in result.stdout.splitlines())
     assert (values["listenPort"], values["orderMessageEnable"]) == ("4321", "true")
     assert values["scanNotActiveBrokerInterval"] == "10000"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("release", RELEASES)
+def test_settings_that_apache_prints_are_read_from_a_file(release: str, tmp_path: Path) -> None:
+    file = tmp_path / "namesrv.properties"
+    file.write_text(recorded_settings(release, "mqnamesrv").replace(HOME, str(tmp_path)))
+    result = run("-c", str(file), "-p")
+    assert result.returncode == 0, result.stderr
+    assert f"configStorePath={tmp_path}/namesrv/namesrv.properties\n" in result.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", ["namesrv.properties", "link"])
+@pytest.mark.parametrize("by", ["configStorePath", "dataDir"])
+def test_a_settings_file_that_a_change_would_overwrite_refuses_the_start(
+    by: str, given: str, tmp_path: Path
+) -> None:
+    file, name = tmp_path / "namesrv.properties", tmp_path / given
+    path = file if by == "configStorePath" else tmp_path
+    text = f"listenPort=1234\n{by}={path}\n"
+    file.write_text(text)
+    (tmp_path / "link").symlink_to(file)
+    result = run("-c", str(name), "-p")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == (
+        f"mqnamesrv: configStorePath={file} is the file of -c {name}, and updateNamesrvConfig would overwrite"
+        " it; name another file by configStorePath or by -c\n"
+    )
+    assert file.read_text() == text
 
 
 @pytest.mark.slow

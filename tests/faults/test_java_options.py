@@ -1,0 +1,96 @@
+"""Servers that get Java properties through the environment variables of RocketMQ's start scripts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.tls import client_context, key, pem
+
+from .servers import SERVERS, refusal, server
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+
+#: Value of JAVA_OPT in templates/play-docker-tls.sh of apache/rocketmq-docker, shortened.
+ENFORCING = "-server -Xms512m -Dtls.server.mode=enforcing -Dtls.config.file=/home/rocketmq/tls.properties"
+CERT = ("--tls-cert", pem("member"), "--tls-key", key("member"))
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the variables that the test run has inherited."""
+    for variable in ("JAVA_OPT", "JAVA_OPT_EXT"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+@SERVERS
+@pytest.mark.parametrize(
+    ("variable", "text", "flags"),
+    [
+        ("JAVA_OPT", ENFORCING, ()),
+        ("JAVA_OPT_EXT", '-Dtls.server.mode="enforcing"', ()),
+        ("JAVA_OPT", ENFORCING, CERT),
+        ("JAVA_OPT", ENFORCING, ("--tls-config", "tls.properties")),
+    ],
+    ids=["alone", "in quotes", "with a certificate", "with a file that names no mode"],
+)
+def test_tls_that_only_java_would_enforce_refuses_the_start(
+    kind: str,
+    variable: str,
+    text: str,
+    flags: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "tls.properties").write_text(
+        f"tls.server.certPath={pem('member')}\ntls.server.keyPath={key('member')}\n"
+    )
+    monkeypatch.setenv(variable, text)
+    line = refusal(kind, tmp_path, *flags)
+    assert f"-Dtls.server.mode=enforcing in {variable} is not read: " in line
+    assert "use --tls-mode enforcing" in line
+    assert len(line.splitlines()) == 1
+
+
+@SERVERS
+@pytest.mark.parametrize("by", ["flag", "file"])
+def test_a_mode_in_settings_of_our_own_replaces_that_of_java(
+    kind: str, by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "tls.properties"
+    file.write_text(
+        "tls.server.mode=enforcing\n"
+        f"tls.server.certPath={pem('member')}\ntls.server.keyPath={key('member')}\n"
+    )
+    monkeypatch.setenv("JAVA_OPT", ENFORCING)
+    flags = ("--tls-config", str(file)) if by == "file" else (*CERT, "--tls-mode", "enforcing")
+    with server(kind, tmp_path, *flags) as running:
+        assert running.works(client_context())
+        assert not running.works()
+        running.says("names=tls.server.mode, tls.config.file ")
+
+
+@SERVERS
+def test_other_properties_are_named_once_without_their_values(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_OPT", "-Xmx1g -Dtls.server.mode=permissive -Dtls.server.keyPassword=s3cret")
+    monkeypatch.setenv("JAVA_OPT_EXT", "-XX:+UseG1GC -Drocketmq.namesrv.domain=d.example -Duser.home=/x")
+    with server(kind, tmp_path) as running:
+        assert running.works()
+        running.says("names=tls.server.mode, tls.server.keyPassword, rocketmq.namesrv.domain hint=")
+    log = running.log.read_text()
+    assert log.count("Java properties ignored") == 1
+    assert "s3cret" not in log
+    assert "user.home" not in log
+
+
+@SERVERS
+def test_flags_of_the_heap_cause_no_warning(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_OPT", "-server -Xms512m -Xmx1g -XX:MetaspaceSize=128m")
+    with server(kind, tmp_path) as running:
+        assert running.works()
+    assert "Java" not in running.log.read_text()
