@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from pyspark.sql import SparkSession
 
 from routekeeper.bench import compare
 from routekeeper.bench.__main__ import main
@@ -22,7 +21,10 @@ from routekeeper.bench.attached import AttachedCluster
 from routekeeper.bench.given import Given, given_cluster, plan_for
 from routekeeper.bench.plan import Plan, PlanError, load_plan
 from routekeeper.bench.processes import ClusterError
-from routekeeper.bench.report.job import build_report
+from routekeeper.bench.report.gold import Gold
+from routekeeper.bench.report.measures import Place
+from routekeeper.bench.report.page import page
+from routekeeper.bench.report.silver import Source
 from routekeeper.bench.runfolder import read_manifest
 from routekeeper.bench.schedule import Comparison
 from routekeeper.bench.session import Session
@@ -86,8 +88,8 @@ def test_brokers_of_any_name_have_a_number_each() -> None:
 def short_plan() -> Plan:
     plan = load_plan("attached")
     (quiet,) = plan.scenarios
-    # The test has no fault, so only a busy machine can make an answer late: use a small load and a long
-    # timeout.
+    # Use a small load and a long timeout. The test has no fault, so an answer is late only if the machine is
+    # busy.
     load = msgspec.structs.replace(
         plan.load,
         topics=2,
@@ -116,9 +118,7 @@ def measured(folder: Path) -> list[dict[str, Any]]:
     return [op for op in rows(folder, "ops") if op["due_ns"] >= begin_ns]
 
 
-def test_cluster_given_by_addresses_is_driven_and_gets_a_page_of_its_own(
-    tmp_path: Path, spark: SparkSession
-) -> None:
+def test_cluster_given_by_addresses_is_driven_and_gets_a_page_of_its_own(tmp_path: Path) -> None:
     out = tmp_path / "out"
     brokers = ("broker-a", "orders-b")
     with running(tmp_path, brokers=brokers, nameservers=2) as cluster:
@@ -144,16 +144,31 @@ def test_cluster_given_by_addresses_is_driven_and_gets_a_page_of_its_own(
     assert {op["target"] for op in ops if op["op"] == "send"} == set(numbers)
     up = {row["broker"] for row in rows(folder, "truth") if row["what"] == "up"}
     assert up == set(numbers)
+    # These are the events for which a test in report/test_planted.py makes a report.
+    assert [kind for kind in ("deliveries", "disks", "faults", "links") if rows(folder, kind)] == []
+    assert "nameserver" not in {row["role"] for row in rows(folder, "processes")}
 
-    page = Path(build_report([str(out)], str(out), progress=print)).read_text()
-    assert "Independent nameservers under load</h1>" in page
-    assert "Route look-up, typical" in page
+    source = Source(
+        run="b/equal/quiet/1/independent",
+        uri="",
+        base="",
+        batch="b",
+        series="equal",
+        scenario="quiet",
+        block=1,
+        arm="independent",
+        manifest=read_manifest(folder),
+    )
+    looked_up = {Place("equal", "quiet", None, "lookup_ms_p50"): {"independent": {("b", 1): 1.0}}}
+    text = page(Gold(sources=[source]), looked_up)
+    assert "Independent nameservers under load</h1>" in text
+    assert "Route look-up, typical" in text
     for of_two_arms in ("Does RocketMQ need", "What to choose", "Ten questions", "Difference", "claims"):
-        assert of_two_arms not in page.partition("<body>")[2], of_two_arms
+        assert of_two_arms not in text.partition("<body>")[2], of_two_arms
 
 
 def test_nothing_is_measured_before_the_brokers_of_the_generator_are_listed(tmp_path: Path) -> None:
-    """Delay the generator's brokers by 3 s; the warm-up of the load takes only 0.5 s.
+    """Delay the generator's brokers by 3 s, although the warm-up of the load takes only 0.5 s.
 
     Measuring must begin only after the brokers are listed.
     """

@@ -16,11 +16,9 @@ from typing import Final
 import pyarrow.parquet as pq
 import pyspark
 import pytest
-from pyspark.sql import SparkSession
 
 from routekeeper.bench.jre import ensure_java
-from routekeeper.bench.report.job import build_report
-from tests.bench.report.comparison import invented_comparison
+from tests.bench.report.comparison import Compared
 from tests.ports import free_ports
 
 pytestmark = [pytest.mark.spark, pytest.mark.computes]
@@ -33,31 +31,17 @@ BRIEF: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSi
 WAIT_S: Final = 180.0
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("runs of a [cluster]")
-    invented_comparison(root, blocks=1)
-    return root
-
-
-@pytest.fixture(scope="module")
-def local(runs: Path, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a report on the same runs, made in a local Spark session."""
-    out = tmp_path_factory.mktemp("local")
-    build_report([str(runs)], str(out), progress=print)
-    return out
-
-
 @contextlib.contextmanager
 def standalone(folder: Path) -> Iterator[str]:
-    """Run a Spark master and two workers with one core each; yield the master's URL."""
-    port, web, *of_workers = free_ports(4)
+    """Run a Spark master, and a worker with two cores, and yield the master's URL."""
+    port, web, of_worker = free_ports(3)
     url = f"spark://127.0.0.1:{port}"
     host = ["--host", "127.0.0.1"]
-    programs = [["master.Master", *host, "--port", str(port), "--webui-port", str(web)]]
-    for number, own in enumerate(of_workers):
-        place = ["-c", "1", "-m", "1g", "-d", str(folder / f"worker-{number}"), "--webui-port", str(own)]
-        programs.append(["worker.Worker", *host, *place, url])
+    place = ["-c", "2", "-m", "2g", "-d", str(folder / "worker"), "--webui-port", str(of_worker)]
+    programs = [
+        ["master.Master", *host, "--port", str(port), "--webui-port", str(web)],
+        ["worker.Worker", *host, *place, url],
+    ]
     environment = {**os.environ, "SPARK_DAEMON_JAVA_OPTS": BRIEF, "SPARK_DAEMON_MEMORY": "256m"}
     environment["SPARK_LOCAL_IP"] = "127.0.0.1"
     with contextlib.ExitStack() as stack:
@@ -70,10 +54,10 @@ def standalone(folder: Path) -> Iterator[str]:
             stack.callback(process.wait, 120)
             stack.callback(process.terminate)
         deadline = time.monotonic() + WAIT_S
-        while alive_workers(web) < len(of_workers):
+        while not alive_workers(web):
             ended = [process.args for process in started if process.poll() is not None]
             assert not ended, (ended, *(path.read_text() for path in folder.glob("program-*.log")))
-            assert time.monotonic() < deadline, "the workers have not come"
+            assert time.monotonic() < deadline, "the worker has not come"
             time.sleep(0.1)
         yield url
 
@@ -87,10 +71,11 @@ def alive_workers(port: int) -> int:
 
 
 def test_submitted_job_computes_the_same_tables_on_executors_of_their_own(
-    runs: Path, local: Path, tmp_path: Path
+    compared: Compared, tmp_path: Path
 ) -> None:
-    """Use executors that have neither Python nor our files: their tasks must not need them."""
+    """Use executors without Python and without our files. The report's tasks must not need either of them."""
     ensure_java()
+    local = compared.out
     events, out = tmp_path / "events", tmp_path / "out"
     events.mkdir()
     settings = {
@@ -102,6 +87,8 @@ def test_submitted_job_computes_the_same_tables_on_executors_of_their_own(
         "spark.driver.host": "127.0.0.1",
         "spark.driver.extraJavaOptions": BRIEF,
         "spark.executor.extraJavaOptions": BRIEF,
+        "spark.executor.cores": "1",  # so that there are two executors
+        "spark.executor.memory": "1g",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.shuffle.partitions": "2",
@@ -118,7 +105,7 @@ def test_submitted_job_computes_the_same_tables_on_executors_of_their_own(
         for key, value in settings.items():
             command += ["--conf", f"{key}={value}"]
         done = subprocess.run(
-            [*command, str(JOB), f"file://{runs}", "--out", f"file://{out}"],
+            [*command, str(JOB), f"file://{compared.root}", "--out", f"file://{out}"],
             capture_output=True,
             text=True,
             env=environment,

@@ -24,6 +24,7 @@ from routekeeper.bench.chance import stream
 from routekeeper.bench.plan import quiet_seconds
 from routekeeper.bench.publish import PublishError, publish
 from routekeeper.bench.schedule import blocks_of
+from tests.bench import recompute
 
 pytestmark = [pytest.mark.bench, pytest.mark.alone, pytest.mark.timeout(600)]
 
@@ -33,7 +34,7 @@ SCENARIOS = ("quiet", "broker-dies", "leader-fails")
 
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Run ``mqbench compare --open``; return the path of the report page and the program's output."""
+    """Run ``mqbench compare --open``, and return the path of the report page and the program's output."""
     out = tmp_path_factory.mktemp("compare")
     command = [
         sys.executable,
@@ -97,6 +98,30 @@ def test_every_arm_was_really_run_and_served_every_kind(comparison: tuple[Path, 
         assert served == {"lookup", "newcomer", "announce", "send", "send_once"}
     (fault,) = rows(page, arm, "leader-fails", "faults")
     assert fault["role"] == ("independent" if arm == "independent" else "leader")
+    (struck,) = fault["targets"]
+    told = [
+        row
+        for row in rows(page, arm, "leader-fails", "ops")
+        if row["op"] == "announce"
+        and row.get("change") is not None
+        and row["outcome"] == "ok"
+        and f"nameserver-{row.get('target')}" != struck
+        and fault["begin_ns"] < row["due_ns"] < fault["healed_ns"]
+    ]
+    assert told, "a change was taken while the leader was away"
+
+
+def test_report_has_the_figures_of_an_independent_recomputation(comparison: tuple[Path, str]) -> None:
+    """Compare the figures for newly recorded events. recompute.py imports no code of the report."""
+    page, _ = comparison
+    found = recompute.figures(page.parent)
+    assert {measure for _, _, measure, _, _ in found} >= {
+        *("right_again_s", "slowest_lookup_s", "announce_again_s", "newcomer_right_s"),
+        *("left_by_nameservers_s", "left_by_clients_s", "disagree_s", "unanswering_s", "cpu_s_per_min"),
+    }
+    compared, differ = recompute.differences(found, page.parent / "marts" / "values.csv")
+    assert differ == []
+    assert compared >= 25
 
 
 @pytest.mark.parametrize("arm", ARMS)
@@ -136,8 +161,9 @@ def test_arms_of_a_block_get_the_same_load(comparison: tuple[Path, str]) -> None
                 case "newcomer":
                     kinds.setdefault("newcomer", []).append((due_ns, row["topic"], row["target"]))
                 case "announce" if row.get("change") is not None and row["version"] > 2:
-                    # Some arms acknowledge a change once, and others once from each server, so duplicates are
-                    # removed below. A broker's first change is its start and does not belong to the load.
+                    # Remove duplicates below, because some designs acknowledge a change once, and other
+                    # designs once from each server. A broker's first change is its start and does not belong
+                    # to the load.
                     kinds.setdefault(f"change of {row['topic']}", []).append((due_ns, row["version"]))
     for kind in ("lookup", "send", "send_once", "newcomer", *(k for k in loads["raft"] if "change" in k)):
         distinct = [list(dict.fromkeys(loads[arm][kind])) for arm in ARMS]

@@ -1,4 +1,4 @@
-"""A comparison that is started again or resumed keeps its finished runs and makes only the others."""
+"""A comparison that is started again or resumed keeps its finished runs and makes only the missing runs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 
 from routekeeper.bench import compare
 from routekeeper.bench.__main__ import main
-from routekeeper.bench.events import Operation
-from routekeeper.bench.plan import Plan, load_plan
+from routekeeper.bench.events import LinkSample, Operation, ProcessSample
+from routekeeper.bench.plan import Plan, Scenario, load_plan
 from routekeeper.bench.processes import ClusterError
 from routekeeper.bench.runfolder import read_manifest
 from routekeeper.bench.schedule import Comparison, blocks_of
@@ -25,15 +25,14 @@ pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(600)]
 
 
 def tiny() -> Plan:
-    """Return a plan with one arm (a design) whose only scenario takes half a second."""
-    plan = load_plan("smoke")
-    quiet = plan.scenarios[0]
+    """Return a plan with one arm (a design), one server, and one scenario, which takes a second."""
     return msgspec.structs.replace(
-        plan,
+        load_plan("smoke"),
         arms=["independent"],
+        servers=1,
         brokers=1,
         warmup_s=0.5,
-        scenarios=[msgspec.structs.replace(quiet, quiet_s=0.5)],
+        scenarios=[Scenario(name="idle-300", quiet_s=1.0)],
     )
 
 
@@ -48,7 +47,7 @@ class EndsBadlyOnce(Session):
 
 @dataclass(kw_only=True)
 class Made:
-    """A comparison of one run whose first attempt failed.
+    """Files and messages of a comparison with only one run. The run's first attempt failed.
 
     Attributes:
         out: Folder of the comparison.
@@ -81,10 +80,13 @@ def test_run_that_turns_out_void_while_it_ends_is_made_again(made: Made) -> None
 def test_resumed_comparison_makes_what_is_missing_and_nothing_else(
     made: Made, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Add a second round, with the load of the profile ``idle`` and fewer brokers than the plan has."""
     before = (made.first / "manifest.json").read_bytes()
     asked = compare.load(made.out)
-    series = [msgspec.structs.replace(asked.plan.series[0], blocks=2)]
-    asked = msgspec.structs.replace(asked, plan=msgspec.structs.replace(asked.plan, series=series))
+    load = msgspec.structs.replace(load_plan("idle").load, sim_brokers=20)
+    series = [msgspec.structs.replace(asked.plan.series[0], blocks=2, load=load, brokers=1)]
+    plan = msgspec.structs.replace(asked.plan, brokers=3, series=series)
+    asked = msgspec.structs.replace(asked, plan=plan)
     (made.out / compare.FILE_NAME).write_bytes(msgspec.json.encode(asked))
 
     assert main(["run", "--resume", str(made.out)]) == 0
@@ -93,20 +95,12 @@ def test_resumed_comparison_makes_what_is_missing_and_nothing_else(
     assert "block=2" in second.parts
     assert "1 runs are there already" in said
     assert (made.first / "manifest.json").read_bytes() == before, "what was there stays"
-    again = json.loads((second / "manifest.json").read_text())
+    again = read_manifest(second)
     _, (turn,) = blocks_of(asked.plan, asked.seed)
-    assert (again["seed"], again["void"]) == (turn.seed, None)
+    assert (again.seed, again.void, again.lost) == (turn.seed, None, None)
 
-
-def test_runs_of_a_series_have_its_own_load_and_its_brokers(tmp_path: Path) -> None:
-    plan = tiny()
-    load = msgspec.structs.replace(plan.load, sim_brokers=5, observed_sims=0, lookup_per_s=0.0)
-    own = msgspec.structs.replace(plan.series[0], load=load, brokers=1)
-    plan = msgspec.structs.replace(plan, brokers=3, series=[own])
-    compare.begin(tmp_path / "out", Comparison(profile="smoke", plan=plan, seed=4, command=["mqbench"]))
-    (run,) = compare.make_runs(tmp_path / "out", compare.load(tmp_path / "out"))
-    manifest = read_manifest(run)
-    assert (manifest.sim_brokers, manifest.brokers) == (5, 1)
-    done = {row.op for row in rows(run, Operation)}
-    assert "announce" in done
-    assert "lookup" not in done
+    assert (again.sim_brokers, again.brokers) == (20, 1)
+    assert {row.op for row in rows(second, Operation)} == {"announce"}, "nobody asks"
+    samples = rows(second, ProcessSample)
+    assert {row.index for row in samples if row.role == "nameserver"} == {0}
+    assert max(row.forward_bytes for row in rows(second, LinkSample)) > 0

@@ -35,13 +35,13 @@ pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(600)]
 #: brokers.
 CASES: Final = {
     ("broker-dies", "cable"): (3.0, 1.3),
-    ("leader-fails", "oneway"): (2.0, 1.0),
+    ("leader-fails", "oneway"): (2.0, 4.0),
     ("partition", "1-2"): (3.0, 6.0),
 }
 #: Cases that each design runs. One design per case is enough, because the kernel treats all designs alike.
 RUN: Final = {
     "independent": [("broker-dies", "cable"), ("partition", "1-2")],
-    "raft": [("leader-fails", "oneway"), ("partition", "1-2")],
+    "raft": [("leader-fails", "oneway")],
     "zookeeper": [("partition", "1-2")],
 }
 every_cut = pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def left(pid: int | None = None) -> list[str]:
     Their names contain the id of the process.
 
     Args:
-        pid: Id of the process; if None, this process.
+        pid: Id of the process. None means this process.
     """
     mine = f"rkb{os.getpid() if pid is None else pid}-"
     return [line for what in ("netns", "link", "route") for line in ip(what).splitlines() if mine in line]
@@ -161,7 +161,7 @@ def test_nothing_passes_a_cut_and_everything_before_and_after_it(
             continue
         before += operation.done_ns < begin_ns
         # If only one direction is cut, the answer to an earlier request may still arrive. So only requests
-        # count that were sent after the cut took effect.
+        # that were sent after the cut took effect count.
         if operation.sent_ns > holds_ns and operation.done_ns < fault.healed_ns:
             within.append(operation)
         if operation.done_ns > end_ns:
@@ -228,15 +228,15 @@ def test_independent_nameservers_disagree_for_as_long_as_the_cut_lasts(out: Path
     assert (again.unseen_ns or 0) <= reported_ns
 
 
-@pytest.mark.parametrize("arm", ["raft", "zookeeper"])
-def test_cluster_is_whole_again_within_the_window(out: Path, arm: str) -> None:
+@pytest.mark.parametrize(("arm", "scenario"), [("raft", "leader-fails"), ("zookeeper", "partition")])
+def test_cluster_is_whole_again_within_the_window(out: Path, arm: str, scenario: str) -> None:
     """Check that at the end of the run each server lists all brokers.
 
-    On a busy machine a server may be silent at the end; then its last list counts.
+    On a busy machine a server may be silent at the end. Then the server's last list counts.
     """
-    fault, _, end_ns = fault_of(out, arm, "partition")
+    fault, _, end_ns = fault_of(out, arm, scenario)
     shown: dict[int, list[tuple[int, str]]] = {}
-    for row in sorted(rows(out, arm, "partition", View), key=lambda row: row.seen_ns):
+    for row in sorted(rows(out, arm, scenario, View), key=lambda row: row.seen_ns):
         if row.observer == "nameserver" and row.topic == "bench-0" and row.seen_ns < fault.until_ns:
             shown.setdefault(row.index, []).append((row.seen_ns, f"{row.state} {row.brokers}"))
     for index, each in shown.items():
@@ -249,15 +249,15 @@ def test_cluster_is_whole_again_within_the_window(out: Path, arm: str) -> None:
 
 
 def test_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
-    """Interrupt a run: the test sends the signal to the harness only, so the harness must end its processes.
+    """Send a signal to the harness only, and check that the harness then ends its processes.
 
-    A terminal would send the signal to all processes. But a run in the background has no terminal.
+    A terminal would send the signal to all processes, but a run in the background has no terminal.
     """
     command = [
         sys.executable,
         "-m",
         "routekeeper.bench",
-        "compare",
+        "run",
         "--profile",
         "smoke",
         "--links",

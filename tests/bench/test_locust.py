@@ -1,6 +1,7 @@
 """``bench/locustfile.py`` works like any Locust file.
 
-The tests run it headless, each file of users alone, in two processes, and from Locust's web page.
+The tests run it headless and from Locust's web page, and in two processes. They also run each file of users
+alone.
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ EVERYTHING = {
     ("RMQ", "receive"),
     ("RMQ", "register"),
 }
-#: Files of ``bench/users`` that can run alone, and their requests. The consumer's file runs together with the
-#: producer's, because without a producer it would get no messages.
+#: Files of ``bench/users`` that can run alone, and their requests. Locust accepts the folder itself ("."),
+#: too. The consumer's file runs together with the producer's in test_locust_start.py, because a consumer gets
+#: no messages without a producer.
 BY_FILE = {
     "wire_user.py": {("RMQ", "route")},
     "http_user.py": {("HTTP", "route")},
     "producer_user.py": {("RMQ", "send")},
-    "producer_user.py,consumer_user.py": {("RMQ", "send"), ("RMQ", "receive")},
     "registrar_user.py": {("RMQ", "register")},
+    ".": EVERYTHING,
 }
 UNTIL = Path(__file__).with_name("until_served.py")
 
@@ -66,11 +68,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def runs(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, list[dict[str, Any]]]]:
-    """Run Locust with each file, all at the same time; return Locust's results by file."""
+    """Run Locust with each file, all at the same time, and return Locust's results by file."""
     folder = tmp_path_factory.mktemp("locust")
     started = {}
     for number, (name, expected) in enumerate({"locustfile.py": EVERYTHING, **BY_FILE}.items()):
-        files = [BENCH / "users" / part for part in name.split(",")]
+        files = [BENCH / "users" / name]
         options = [
             "--headless",
             "-u",
@@ -129,8 +131,8 @@ def test_users_of_each_file_do_what_they_are_for(runs: dict[str, list[dict[str, 
 def test_all_users_by_defaults_in_two_processes(runs: dict[str, list[dict[str, Any]]]) -> None:
     entries = runs["locustfile.py"]
     check(entries, EVERYTHING)
-    # Two users of each kind make 10 operations a second each. The load is an open loop: users make every
-    # operation that is due, even if they are late.
+    # Two users of each kind make 10 operations a second each. The load is an open loop, in which users make
+    # every operation that is due, even if they are late.
     for entry in entries:
         if entry["name"] == "route":
             ended = entry["last_request_timestamp"]

@@ -23,7 +23,6 @@ pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(300)]
 
 USERS = Path(__file__).resolve().parents[2] / "bench" / "users"
 UNTIL = Path(__file__).with_name("until_served.py")
-EVERYTHING = "RMQ route,HTTP route,RMQ send,RMQ receive,RMQ register"
 DEADLINE_S = 150.0
 
 
@@ -50,7 +49,7 @@ def locust(host: str, *options: str, **environment: str) -> subprocess.Popen[str
 
 @contextlib.contextmanager
 def until(host: str, folder: Path, served: str, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """Start Locust, which ends after enough requests of each kind in ``served``; yield its process."""
+    """Start Locust, which ends after enough requests of each kind in ``served``, and yield its process."""
     process = locust(
         host, *options, UNTIL_SERVED=served, UNTIL_PROCESSES="0", UNTIL_FILE=str(folder / "found.json")
     )
@@ -62,7 +61,7 @@ def until(host: str, folder: Path, served: str, *options: str) -> Iterator[subpr
 
 
 def ended(process: subprocess.Popen[str], folder: Path, said: str) -> dict[str, dict[str, Any]]:
-    """Wait until Locust ends; return its statistics by the name of the request."""
+    """Wait until Locust ends, and return its statistics by the name of the request."""
     said += process.communicate(timeout=DEADLINE_S)[0]
     assert process.returncode == 0, said[-4000:]
     assert "Traceback" not in said, said[-4000:]
@@ -114,8 +113,8 @@ BAD = {
 }
 
 
-#: Program that reads one list of options from each line of stdin. It has Locust parse the list, and then runs
-#: the checks that run when Locust starts.
+#: Program that reads one list of options from each line of stdin. Locust parses the list, and then the
+#: program runs the checks that run when Locust starts.
 JUDGE = f"""
 import contextlib, io, json, sys
 from locust import events
@@ -166,15 +165,6 @@ def test_bad_argument_ends_locust_at_the_start_with_one_line() -> None:
     assert process.returncode == 2, said[-2000:]
     assert len(said.splitlines()) == 1, said[-2000:]
     assert said.startswith(f"locust: {BAD['--rate=nan']}"), said
-
-
-@pytest.mark.slow
-def test_folder_of_users_is_a_locust_file_as_well(tmp_path: Path) -> None:
-    with running(tmp_path) as cluster:
-        options = ["-f", f"{USERS},{UNTIL}", "-u", "10", "-r", "10", "--rate", "5"]
-        with until(cluster.nameservers[0], tmp_path, EVERYTHING, *options) as process:
-            found = ended(process, tmp_path, "")
-    assert {entry["num_failures"] for entry in found.values()} == {0}
 
 
 @pytest.mark.slow

@@ -15,15 +15,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from routekeeper.bench import director
+from routekeeper.bench.events import ProcessSample
 from routekeeper.bench.plan import parse_plan
 from routekeeper.bench.processes import ClusterError
 from routekeeper.bench.report.silver import Source, judge_files
 from routekeeper.bench.runfolder import Arm, read_manifest
 from routekeeper.bench.session import Session
-from tests.bench.lives import a_turn
+from tests.bench.lives import a_turn, rows
 
 pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.timeout(200)]
 
@@ -68,8 +70,11 @@ faults = [{ case = "1-2", quiet_s = 0.2, jitter_s = 0.0, down_s = 0.5, after_s =
 SCENARIOS = ["quiet", "leader-fails", "nameserver-restarts", "partition"]
 
 
-def a_session(out: Path, arm: Arm, progress: Callable[[Session, str], object]) -> Session:
-    given = a_turn(out, parse_plan(PLAN), arm, profile="losses", seed=3)
+def a_session(
+    out: Path, arm: Arm, progress: Callable[[Session, str], object], *, servers: int = 3
+) -> Session:
+    plan = msgspec.structs.replace(parse_plan(PLAN), servers=servers)
+    given = a_turn(out, plan, arm, profile="losses", seed=3)
 
     def tell(step: str) -> None:
         progress(made, step)
@@ -134,6 +139,12 @@ def test_death_in_the_warm_up_loses_the_first_scenario(folders: list[Path]) -> N
     assert [folder.parts[-3] for folder in folders] == [f"scenario={name}" for name in SCENARIOS]
     manifest = read_manifest(folders[0])
     assert (manifest.lost, manifest.void) == ("nameserver-2 ended with -9", None)
+    samples = sorted(rows(folders[0], ProcessSample), key=lambda row: row.t_ns)
+    (end,) = (row for row in samples if row.event == "exit")
+    assert (end.role, end.index, end.code, end.wanted) == ("nameserver", 2, -9, False)
+    assert end.cpu_ns > 0
+    starts = [row for row in samples if row.event == "start" and row.t_ns > end.t_ns]
+    assert [(row.role, row.index, row.cpu_ns) for row in starts] == [("nameserver", 2, 0)]
 
 
 def test_death_while_restarting_after_a_fault_loses_the_scenario_and_the_life_goes_on(
@@ -194,7 +205,7 @@ def test_port_that_somebody_else_has_is_no_loss(tmp_path: Path) -> None:
                 process.command = [*process.command, "--listen", f"127.0.0.1:{port}"]
 
         with pytest.raises(ClusterError, match="nameserver-0 ended with"):
-            a_session(tmp_path, "independent", progress).run()
+            a_session(tmp_path, "independent", progress, servers=1).run()
     assert not (tmp_path / "runs").exists()
     assert (tmp_path / "void").exists()
 
@@ -204,7 +215,7 @@ def test_harness_that_fails_makes_the_runs_void(tmp_path: Path) -> None:
         if step == "quiet":
             session.cluster.observer.signal(signal.SIGKILL)
 
-    session = a_session(tmp_path, "independent", progress)
+    session = a_session(tmp_path, "independent", progress, servers=1)
     with pytest.raises(ClusterError, match="prober-0 ended with -9"):
         session.measure(lambda: None)
     assert not (tmp_path / "runs").exists()

@@ -125,7 +125,7 @@ def test_full_profile_holds_every_case_and_ten_rounds_of_those_that_carry_verdic
 
 @pytest.mark.parametrize("name", plans())
 def test_rates_at_rest_are_judged_with_rocketmqs_own_timers_for_one_period_of_every_broker(name: str) -> None:
-    """Check that the costs of idle servers are measured with RocketMQ's own timers, undivided.
+    """Check that the costs of idle servers are measured with RocketMQ's own, undivided timers.
 
     If brokers reported 60 times as often, the difference between two designs would be 60 times as large. The
     margins, which are the largest differences that count as equal, would stay the same.
@@ -158,7 +158,7 @@ def test_full_profile_takes_no_longer_than_it_should(names: list[str] | None, mi
 
 
 def test_each_systems_own_timers_are_seen_with_a_killed_and_with_a_silent_broker() -> None:
-    """Check that the series with default timers kills one broker and cuts another one off.
+    """Check that the series with default timers kills one broker and cuts another broker off.
 
     The series with equal timers uses the session timeout that the plan sets. So only the series with default
     timers can show each system's own session timeout.
@@ -176,7 +176,7 @@ def test_each_systems_own_timers_are_seen_with_a_killed_and_with_a_silent_broker
 
 @pytest.mark.parametrize("name", ["compare", "full"])
 def test_a_leader_that_is_killed_has_not_just_been_started(name: str) -> None:
-    """Check that leaders are killed before any restart: in its first seconds, a JVM runs code slowly."""
+    """Check that leaders are killed before any restart, because a new JVM runs code slowly at first."""
     names = [scenario.name for scenario in load_plan(name).scenarios]
     assert names.index("leader-fails") < names.index("nameserver-restarts")
 
@@ -192,9 +192,10 @@ def test_new_clients_come_to_each_server_every_tenth_of_a_second(name: str) -> N
 
 
 def test_cost_of_rocketmqs_nameserver_is_measured_when_its_virtual_machine_is_warm() -> None:
-    """Check that this cost is measured with undivided timers, after more than one registration period.
+    """Check that the cost of RocketMQ's nameserver is measured late and with undivided timers.
 
-    A Java virtual machine uses much processor time in its first seconds, and divided timers multiply rates.
+    A Java virtual machine uses much processor time in its first seconds, so the warm-up is longer than a
+    registration period. Divided timers would multiply the rates.
     """
     plan, full = load_plan("controls"), load_plan("full")
     (rest,) = (series for series in plan.series if series.name == "rest")
@@ -317,7 +318,7 @@ def test_stretch_lengthens_what_timers_decide_and_no_restart() -> None:
 
 @pytest.mark.parametrize("name", plans())
 def test_clients_ask_each_at_its_own_instant_but_beside_the_java_client(name: str) -> None:
-    """Check that our clients start together only in the plan with Java's clients, which also do so.
+    """Check that our clients start together only in the plan with Java's clients, which start together, too.
 
     Otherwise a difference between Java's clients and ours could come from their different start times.
     """
@@ -386,8 +387,8 @@ def test_a_dead_broker_is_watched_until_the_last_client_must_have_dropped_it(nam
                     # lease has to run out.
                     longest_s = poll_s
                 elif CASES[scenario.name][fault.case] == "kill":
-                    # Only a session has to run out. Clients with watches notice the end of the session at
-                    # once; other clients notice it at their next poll.
+                    # ZooKeeper drops a killed broker only after the broker's session has run out. Clients
+                    # with watches notice this at once. Other clients notice this at their next poll.
                     longest_s = max(session_s + (0.0 if series.watches else poll_s), poll_s)
                 else:
                     longest_s = max(lease_s + max(scan_s, JUDGED_S), session_s) + poll_s
@@ -397,9 +398,9 @@ def test_a_dead_broker_is_watched_until_the_last_client_must_have_dropped_it(nam
 
 @pytest.mark.parametrize("name", [name for name in plans() if name != "smoke"])
 def test_a_returned_broker_is_watched_until_its_clients_must_have_it_again(name: str) -> None:
-    """After a fault, the observation lasts longer than the sum of a registration period and a poll period.
+    """Check that the observation after a fault is longer than a registration period plus a poll period.
 
-    A broker that was cut off or frozen registers again at its next registration. After that, each client
+    A broker that was cut off or frozen is listed again after its next registration. After that, each client
     finds the broker at the client's next poll.
     """
     plan = load_plan(name)
@@ -415,7 +416,7 @@ def test_a_returned_broker_is_watched_until_its_clients_must_have_it_again(name:
 
 @pytest.mark.parametrize("name", plans())
 def test_schedule_never_waits_for_a_user(name: str) -> None:
-    """Check that there are enough users even if every operation takes as long as its timeout allows."""
+    """Check that the load has enough users even if every operation takes as long as its timeout allows."""
     load = load_plan(name).load
     for op in ("lookup", "newcomer", "send", "send_once"):
         rate_per_s = getattr(load, f"{op}_per_s")
@@ -431,8 +432,18 @@ def test_messages_need_somebody_to_read_them() -> None:
         parse_plan(text)
 
 
+def test_rest_is_the_last_scenario() -> None:
+    text = (FOLDER / "compare.toml").read_text()
+    begin, end = text.index('[[scenarios]]\nname = "rest"'), text.index("# Headline measures")
+    rest = text[begin:end]
+    moved = text[:begin] + text[end:]
+    moved = moved.replace("[[scenarios]]", f"{rest}[[scenarios]]", 1)
+    with pytest.raises(PlanError, match="scenario 'rest' must be the last one"):
+        parse_plan(moved)
+
+
 def test_topics_come_to_be_after_everything_else() -> None:
-    """Check that the scenario with the first send to a new topic must be the last one.
+    """Check that the scenario with the first send to a new topic must be the last scenario.
 
     The reason is that this scenario restarts the brokers with other settings.
     """

@@ -1,7 +1,7 @@
-"""The report finds planted faults of known size, which real nameservers and a real observer recorded.
+"""Planted faults have the right length in events from real nameservers and a real observer.
 
-test_session.py plants a server that ends by itself. tests/bench/report/test_planted.py plants invented
-events.
+The plain computation of recompute.py reads the events. tests/bench/report/test_planted.py checks the report
+with invented events. Tests that kill servers are in test_losses.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-from pyspark.sql import SparkSession
 
 from routekeeper.bench.arms.interface import ArmConfig, Listing, Side, Told
 from routekeeper.bench.arms.remoting import RemotingArm, RemotingBroker
@@ -28,10 +27,9 @@ from routekeeper.bench.links import Link, both_ways
 from routekeeper.bench.observer import ObserverConfig
 from routekeeper.bench.processes import network_process
 from routekeeper.bench.recorder import EventLog
-from routekeeper.bench.report.gold import Gold
-from routekeeper.bench.report.pipeline import compute
 from routekeeper.bench.runfolder import write_manifest
 from tests.bench.lives import rows
+from tests.bench.recompute import Life, Run, figures
 from tests.bench.report.planted import PlantedRun
 from tests.bench.servers import Cluster, running
 from tests.bench.stale_server import stale_server
@@ -43,7 +41,7 @@ STALE_NS: Final = 200_000_000
 CUT_NS: Final = 5_000_000_000
 CHANGES: Final = 24
 EVERY_NS: Final = 230_000_000
-#: Time in ms after which a listing expires: longer than every cut in this file.
+#: Time in ms after which a registration expires. It is longer than every cut in this file.
 LEASE_MS: Final = 60_000
 SECOND: Final = 10**9
 
@@ -79,7 +77,7 @@ def listing(topic: str, version: int) -> Listing:
 
 
 class Watched:
-    """A run's folder with two writers: an observer writes the route lists, the test writes its changes."""
+    """A run's folder in which an observer writes the route lists and the test writes its changes."""
 
     def __init__(self, out: Path, scenario: str, servers: list[str], topic: str) -> None:
         self.run = PlantedRun(out, scenario=scenario, arm="independent")
@@ -116,7 +114,7 @@ class Watched:
 
 
 def tell(watched: Watched, broker: RemotingBroker, begin_ns: int) -> int:
-    """Change a topic again and again at one nameserver; return the time in ns when the last change began."""
+    """Change a topic again and again at one nameserver, and return the time in ns of the last change."""
     at_ns = begin_ns
     for version in range(2, CHANGES + 2):
         at_ns += EVERY_NS
@@ -175,11 +173,10 @@ def cut_one_off(
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> tuple[Gold, Cut]:
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Cut]:
     out = tmp_path_factory.mktemp("live")
     with running(tmp_path_factory.mktemp("cluster"), nameservers=3, brokers=()) as cluster:
-        cut = live(out, cluster)
-    return compute(spark, [str(out)], str(tmp_path_factory.mktemp("report")), progress=print), cut
+        return out, live(out, cluster)
 
 
 def live(out: Path, cluster: Cluster) -> Cut:
@@ -224,34 +221,39 @@ def live(out: Path, cluster: Cluster) -> Cut:
             last_ns = tell(stale, told, begin_ns)
             cut = cutting.result(120)
         time.sleep(0.3)
-        stale.end(begin_ns, last_ns + 1)  # the last change is not yet visible
+        stale.end(begin_ns, last_ns + 1)  # end the run while the last change is not yet visible
         parted.end(begin_ns, time.monotonic_ns())
     return cut
 
 
-def test_answers_that_are_200_ms_stale_are_measured_so(measured: tuple[Gold, Cut]) -> None:
-    gold, _ = measured
-    visible = [row for row in gold.visible if "/stale/" in row.run and row.measure == "visible"]
-    shown = sorted(row.value_ns for row in visible for _ in range(row.n) if row.value_ns is not None)
+def test_answers_that_are_200_ms_stale_are_measured_so(measured: tuple[Path, Cut]) -> None:
+    out, _ = measured
+    (folder,) = (out / "runs").glob("series=equal/scenario=stale/*/*")
+    life = Life([Run(folder)])
+    shown = sorted(
+        min(span["since"] for span in life.spans if (span["version"] or 0) >= version) - begun_ns
+        for (_, version), begun_ns in life.begun.items()
+    )
     assert len(shown) == CHANGES, "the last change before the end is seen, too"
     assert shown[len(shown) // 2] == pytest.approx(STALE_NS, abs=10e6)
 
 
-def test_cut_of_five_seconds_is_five_seconds_of_disagreement(measured: tuple[Gold, Cut]) -> None:
-    """Check that the report finds five seconds of disagreement, less the time between two samples.
+def test_cut_of_five_seconds_is_five_seconds_of_disagreement(measured: tuple[Path, Cut]) -> None:
+    """Check that the events show five seconds of disagreement, less the time between two samples.
 
-    The observer only samples the nameservers. So a time span at each nameserver is uncertain: it goes from
-    the last sample without the change to the first sample with the change.
+    The observer only samples the nameservers. So the instant of the change at a nameserver is uncertain. It
+    lies between the last sample without the change and the first sample with the change.
     """
-    gold, cut = measured
-    (found,) = (row for row in gold.disagreements if "/parted/" in row.run and row.about == "queues")
+    out, cut = measured
+    disagree_ns = figures(out)["parted", "1-2", "disagree_queues_s", "independent", 1] * SECOND
     of_change = [row for row in rows(cut.folder, View) if row.version == 2 and row.unseen_ns is not None]
     assert {row.index for row in of_change} == {0, 1, 2}
     unknown_ns = {row.index: row.seen_ns - (row.unseen_ns or 0) for row in of_change}
     first, second, last = cut.told
     assert cut.healed_ns - cut.begin_ns >= CUT_NS
-    assert found.topics == 1
-    assert found.disagree_ns <= last.done_ns - min(first.sent_ns, second.sent_ns)
+    assert disagree_ns <= last.done_ns - min(first.sent_ns, second.sent_ns)
     certain_ns = cut.healed_ns - min(first.done_ns, second.done_ns)
-    assert found.disagree_ns >= certain_ns - max(unknown_ns[0], unknown_ns[1]) - unknown_ns[2]
-    assert 0 <= found.agree_ns <= last.done_ns - cut.healed_ns
+    assert disagree_ns >= certain_ns - max(unknown_ns[0], unknown_ns[1]) - unknown_ns[2]
+    (at_last,) = (row for row in of_change if row.index == 2)
+    assert cut.healed_ns <= at_last.seen_ns, "nobody has told it before"
+    assert (at_last.unseen_ns or 0) <= last.done_ns

@@ -92,7 +92,7 @@ def dial() -> Iterator[Dialler]:
 
 
 def passes(connection: socket.socket, word: bytes, *, within_s: float = WAIT_S) -> bool:
-    """Send a word; return True if the word comes back in time."""
+    """Send a word, and return True if the word comes back in time."""
     connection.settimeout(within_s)
     connection.sendall(word)
     try:
@@ -200,6 +200,28 @@ def test_one_way_cut_lets_the_other_direction_through(tmp_path: Path, dial: Dial
             client.recv(1024)
 
 
+@pytest.mark.parametrize("closing", ["dialler", "acceptor"])
+def test_end_of_a_connection_reaches_the_other_process_after_the_last_bytes(
+    tmp_path: Path, dial: Dialler, closing: str
+) -> None:
+    to, listen = free_addresses(2)
+    host, _, port = to.rpartition(":")
+    with (
+        socket.create_server((host, int(port))) as server,
+        proxied([Link(dialler="broker-0", acceptor="nameserver-0", listen=listen, to=to)], tmp_path),
+    ):
+        ends = {"dialler": dial.when_open(listen)}
+        server.settimeout(WAIT_S)
+        ends["acceptor"] = dial.made.enter_context(server.accept()[0])
+        closed = ends.pop(closing)
+        (other,) = ends.values()
+        other.settimeout(WAIT_S)
+        closed.sendall(b"last")
+        closed.close()
+        assert other.recv(1024) == b"last"
+        assert other.recv(1024) == b""
+
+
 def test_dialler_is_refused_while_nobody_listens_and_served_once_somebody_does(
     tmp_path: Path, dial: Dialler
 ) -> None:
@@ -244,7 +266,7 @@ def test_it_ends_while_its_acceptors_end() -> None:
     """Check that the proxy can stop while the servers behind it stop, as at the end of a run."""
 
     async def ends(turns: int) -> None:
-        """Close the servers and one connection; stop the proxy ``turns`` loop iterations later."""
+        """Close the servers and one connection, and stop the proxy ``turns`` loop iterations later."""
         async with contextlib.AsyncExitStack() as stack:
             accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
             targets = [

@@ -17,6 +17,7 @@ import pytest
 from routekeeper.bench.arms.apache_brokers import client_command, missing
 from routekeeper.bench.arms.interface import Side
 from routekeeper.bench.arms.servers import wait_until
+from routekeeper.bench.cluster import Cluster
 from routekeeper.bench.events import Fault, Operation, ProcessSample, View
 from routekeeper.bench.java_client import rows as rows_of
 from routekeeper.bench.java_client import settings
@@ -124,7 +125,7 @@ def test_killed_broker_is_left_by_nameservers_and_java_and_comes_back(
 
 
 def views(folder: Path, observer: str) -> list[View]:
-    """Return an observer's route lists of the topic in order, without rows for unanswered queries."""
+    """Return an observer's route lists of one topic in order of time, without unanswered queries."""
     found = [row for row in rows(folder, View) if (row.observer, row.topic) == (observer, "bench-0")]
     answers = (row for row in found if row.state in ("routed", "absent"))
     return sorted(answers, key=lambda row: row.seen_ns)
@@ -133,7 +134,7 @@ def views(folder: Path, observer: str) -> list[View]:
 def sender(
     folder: Path, due_in_s: list[float], end_in_s: float | None
 ) -> tuple[int, list[Operation | View], str]:
-    """Run the Java program without a nameserver; its look-ups are due ``due_in_s`` seconds from now.
+    """Run the Java program without a nameserver. Its look-ups are due ``due_in_s`` seconds from now.
 
     Returns:
         The program's exit code, the rows of its output lines, and its log.
@@ -212,6 +213,13 @@ def test_java_client_whose_schedule_is_over_before_the_load_says_so(tmp_path: Pa
     assert "the schedule of lookup is over, the load is not" in said
 
 
+class OurBrokers(RealCluster):
+    """RocketMQ's own Java client with our brokers, which start faster than RocketMQ's own."""
+
+    _broker = Cluster._broker
+    _broker_addr = Cluster._broker_addr
+
+
 @pytest.mark.usefixtures("java")
 def test_run_whose_java_client_ends_is_void(tmp_path: Path) -> None:
     plan = msgspec.structs.replace(
@@ -230,7 +238,7 @@ def test_run_whose_java_client_ends_is_void(tmp_path: Path) -> None:
             killed.append(child.pid)
             child.kill()
 
-    session = Session(a_life(tmp_path, plan), strike, RealCluster)
+    session = Session(a_life(tmp_path, plan), strike, OurBrokers)
     with pytest.raises(ClusterError, match="the Java client: generator-1 ended with -9"):
         session.run()
     assert killed

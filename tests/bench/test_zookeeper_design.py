@@ -1,37 +1,45 @@
-"""The benchmark uses ZooKeeper as its developers would: clients retry, and set watches again.
+"""The benchmark's ZooKeeper clients send failed requests again and set their watches again.
 
-The sessions of clients are local.
+The sessions of clients are local, and the sessions of brokers are global.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
+from kazoo.exceptions import NodeExistsError
 
 from routekeeper.bench.arms.interface import ArmConfig, Listing, Side
 from routekeeper.bench.arms.layout import nodes_of
 from routekeeper.bench.arms.servers import ZooKeepers, four_letters, wait_until
-from routekeeper.bench.arms.zookeeper import Unreachable, ZooKeeperArm
+from routekeeper.bench.arms.zookeeper import Unreachable, ZooKeeperArm, connect, until_served
 from routekeeper.bench.network import ProxyNetwork
 from routekeeper.bench.processes import allow_connections
 from routekeeper.bench.timers import Timers
 from routekeeper.client.directory import Directory
+from tests.bench.test_disk import ENTRIES, SIZE, check_counts
 
 pytestmark = [pytest.mark.bench, pytest.mark.slow, pytest.mark.one_core]
 
 SESSION_MS = 6000
 TIMEOUT_S = 5.0
+WRITE_S = 60.0
+"""Time limit in s for one write, in which a client may lose its connection several times."""
 
 
 class Ensemble:
     def __init__(self, folder: Path) -> None:
         allow_connections()
-        timers = Timers(divisor=20.0, election_timeout_ms=500, zookeeper_session_ms=SESSION_MS)
+        # 3000 ms, because a busy machine may delay the leader's heartbeats
+        timers = Timers(divisor=20.0, election_timeout_ms=3000, zookeeper_session_ms=SESSION_MS)
         self.servers = ZooKeepers(
             "zookeeper",
             folder,
@@ -91,21 +99,67 @@ def listing(index: int, version: int = 1) -> Listing:
     )
 
 
-def test_a_look_up_is_asked_again_elsewhere_when_its_server_dies(ensemble: Ensemble) -> None:
-    arm = ensemble.arm()
-    broker = arm.broker(ensemble.side)
-    (told,) = broker.announce(listing(1))
-    assert told.outcome == "ok"
-    victim = ensemble.followers()[0]
-    client = arm.client(ensemble.side, victim)
+def test_t3_each_server_counts_what_it_wrote_and_its_syncs(ensemble: Ensemble) -> None:
+    client = connect([ensemble.servers.clients[0]], session_s=10)
+
+    def create(path: str) -> None:
+        # The server may have created the node before the client lost its connection.
+        with contextlib.suppress(NodeExistsError):
+            client.create(path, bytes(SIZE))
+
+    def write() -> None:
+        for number in range(ENTRIES):
+            until_served(client, partial(create, f"/entry-{number}"), time.monotonic() + WRITE_S)
+
+    client.start()
     try:
-        assert client.look_up("topic-1").target == victim
-        ensemble.servers.processes[victim].kill()
-        again = client.look_up("topic-1")
-        assert (again.outcome, again.brokers) == ("ok", [1])
-        assert again.target != victim
+        check_counts(ensemble.servers, write)
     finally:
+        client.stop()
         client.close()
+
+
+def test_clients_and_a_broker_go_on_elsewhere_when_their_server_dies(ensemble: Ensemble) -> None:
+    """Check that a look-up and a registration are sent again, and that a client sets its watch again.
+
+    The server is paused before it is killed. So it dies while both requests wait for its answer. Another
+    broker changes a watched topic in the pause, so that the watch at this server cannot fire.
+    """
+    arm, watches = ensemble.arm(), ensemble.arm(watches=True)
+    victim = ensemble.followers()[0]  # server 0 or 1, because two of the three servers follow
+    index = 3 + victim  # with this number, the broker connects to ``victim`` first
+    topic = f"topic-{index}"
+    broker = arm.broker(ensemble.side)
+    other = arm.broker(ensemble.side)  # with the number 20, this broker connects to server 2 first
+    client = arm.client(ensemble.side, victim)
+    watching = watches.producer_client(ensemble.side, victim, seed=1, hooks=())
+    try:
+        (told,) = broker.announce(listing(index))
+        assert (told.outcome, told.target) == ("ok", victim)
+        assert other.announce(listing(20))[0].outcome == "ok"
+        assert client.look_up(topic).target == victim
+        directory = watching.core.directory
+        watching.run(directory.refresh_quietly("topic-20"))
+        wait_until(lambda: queues(directory, "topic-20") == 1, "the route is not known", [])
+        with ThreadPoolExecutor() as pool:
+            ensemble.servers.processes[victim].signal(signal.SIGSTOP)
+            looking = pool.submit(client.look_up, topic)
+            registering = pool.submit(broker.announce, listing(index, version=7))
+            changed = other.announce(listing(20, version=7))
+            time.sleep(0.2)  # in this time, the threads send both requests
+            ensemble.servers.processes[victim].kill()
+        assert changed[0].outcome == "ok"
+        again = looking.result()
+        assert (again.outcome, again.brokers) == ("ok", [index])
+        assert again.target != victim
+        assert registering.result()[0].outcome == "ok"
+        wait_until(lambda: queues(directory, "topic-20") == 7, "the change is not known", [])
+        found = client.look_up(topic)
+        assert (found.outcome, found.version) == ("ok", 7)
+    finally:
+        watching.close()
+        client.close()
+        other.close()
         broker.close()
         ensemble.restart(victim)
 
@@ -123,27 +177,10 @@ def test_client_that_sends_all_the_time_leaves_a_server_that_hangs(ensemble: Ens
         while client.look_up("topic-2").outcome != "ok":
             assert time.monotonic() < until, "the client stays with the server that hangs"
     finally:
-        ensemble.servers.processes[victim].signal(signal.SIGCONT)
-        client.close()
-        broker.close()
-
-
-def test_a_registration_is_sent_again_elsewhere_when_its_server_dies(ensemble: Ensemble) -> None:
-    arm = ensemble.arm()
-    victim = ensemble.followers()[0]
-    index = 3 + victim  # with this number, the broker connects to ``victim`` first
-    broker = arm.broker(ensemble.side)
-    try:
-        (told,) = broker.announce(listing(index))
-        assert (told.outcome, told.target) == ("ok", victim)
+        # Start a new process of the server. The old process would still count old sessions in the next test,
+        # and might leave the ensemble for a moment.
         ensemble.servers.processes[victim].kill()
-        (told,) = broker.announce(listing(index, version=2))
-        assert told.outcome == "ok"
-        client = arm.client(ensemble.side, ensemble.followers()[0])
-        found = client.look_up(f"topic-{index}")
         client.close()
-        assert (found.outcome, found.version) == ("ok", 2)
-    finally:
         broker.close()
         ensemble.restart(victim)
 
@@ -154,7 +191,8 @@ def test_sessions_of_clients_are_local_and_those_of_brokers_are_not(ensemble: En
     before = sessions(ensemble, server)
     client = arm.client(ensemble.side, server)
     client.look_up("topic-1")
-    # On a busy machine the server counts a new session late, or still counts an earlier one that has ended.
+    # On a busy machine the server counts a new session late. It may also still count an earlier session that
+    # has ended.
     wait_until(lambda: sessions(ensemble, server)["local"] == before["local"] + 1, "not local", [])
     clients = sessions(ensemble, server)
     broker = arm.broker(ensemble.side)
@@ -180,32 +218,13 @@ def sessions(ensemble: Ensemble, index: int) -> dict[str, int]:
     }
 
 
-def test_a_watching_client_learns_of_a_change_after_its_server_died(ensemble: Ensemble) -> None:
-    arm = ensemble.arm(watches=True)
-    broker = arm.broker(ensemble.side)
-    assert broker.announce(listing(20))[0].outcome == "ok"
-    victim = ensemble.followers()[0]
-    client = arm.producer_client(ensemble.side, victim, seed=1, hooks=())
-    try:
-        directory = client.core.directory
-        client.run(directory.refresh("topic-20"))
-        assert queues(directory) == 1
-        ensemble.servers.processes[victim].kill()
-        assert broker.announce(listing(20, version=7))[0].outcome == "ok"
-        wait_until(lambda: queues(directory) == 7, "the change is not known", [])
-    finally:
-        client.close()
-        broker.close()
-        ensemble.restart(victim)
-
-
-def queues(directory: Directory, topic: str = "topic-20") -> int:
+def queues(directory: Directory, topic: str) -> int:
     found = directory.routes.publish(topic)
     return 0 if found is None else len(found.queues)
 
 
 def requests(caplog: pytest.LogCaptureFixture, path: str = "") -> int:
-    """Return the number of requests sent so far; kazoo logs all requests except pings.
+    """Return the number of requests that kazoo has logged so far. It logs all requests except pings.
 
     Args:
         path: Count only requests for this node.
@@ -234,8 +253,8 @@ def test_only_a_client_that_does_not_watch_asks_by_period(
             time.sleep(2.2)  # in this time, a client without watches would poll four times
             assert requests(caplog) == before
         else:
-            # In each of four poll periods, the client sends four requests: three for the topic that has a
-            # broker, and one for the unknown topic.
+            # In each of four poll periods, the client sends four requests. Three are for the topic that has a
+            # broker, and one is for the unknown topic.
             wait_until(lambda: requests(caplog) >= before + 4 * 4, "the client does not ask", [])
         assert broker.announce(listing(21, version=3))[0].outcome == "ok"
         wait_until(lambda: queues(directory, "topic-21") == 3, "the change is not known", [])

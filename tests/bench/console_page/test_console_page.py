@@ -1,6 +1,7 @@
 """The console works in a real browser with real nameservers.
 
-The tests read pages, search for topics, leave pages and come back, stop the server, and measure the traffic.
+The tests search for topics, leave pages and return, stop the server, measure the traffic, and block parts of
+the page.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ pytestmark = pytest.mark.bench
 
 TOPICS = 5_000
 MARKUP = "<img src=x onerror=alert(1)>"
+NOT_LOADED = "A part of this page was not loaded. Reload the page."
+#: URLs of the data that the first screen needs, and of the code of other screens.
+DATA = ("/v1/console/cluster", "/v1/console/pulse")
+OTHER_PARTS = ("/broker.js", "/history.js", "/topic.js", "/topics.js")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +40,7 @@ def opened() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
-    """Yield two nameservers: the second lacks broker-c and has an older state of broker-a."""
+    """Yield two nameservers. The second one lacks broker-c and has an older registration of broker-a."""
     folder, addresses = tmp_path_factory.mktemp("pair"), free_addresses(2)
     one, other = (
         Server(folder / str(number), "--console-peers", ",".join(addresses), http=http)
@@ -56,6 +61,14 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Ser
         ):
             assert client.invoke(server.wire, request, timeout_s=WITHIN_S).code == 0
         yield one, other
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Yield a nameserver without peers. A test may register a broker at it."""
+    server = Server(tmp_path_factory.mktemp("single"), "--console-peers", "off")
+    with servers(server):
+        yield server
 
 
 @pytest.fixture
@@ -117,11 +130,11 @@ def test_topic_is_searched_opened_and_left_by_keyboard_alone(page: Page, pair: t
     assert page.locator("#topic-part").input_value() == "PIC-4711"
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("Topic-4711")
-    page.go_back()  # use go_back: the key Alt+Left does nothing in a headless browser
+    page.go_back()  # use go_back, because the key Alt+Left does nothing in a headless browser
     expect(page.get_by_role("link", name="Topic-4711")).to_be_focused()
     assert page.locator("#topic-part").input_value() == "PIC-4711"
     page.reload()
-    # The URL contains the search text, so after going back the page runs the same search again.
+    # The URL contains the search text, so the page repeats the search after a reload.
     expect(page.locator("ul.topics li")).to_have_text(["Topic-4711"])
 
 
@@ -145,7 +158,7 @@ def test_topic_has_an_address_and_is_shown_from_every_nameserver(
 
 
 #: JavaScript that returns the position of a link as JSON. It returns null while the page shows a nameserver
-#: as silent: the page then has longer texts, which move the link.
+#: as silent, because the longer texts of such a page move the link.
 _PLACE = """link => document.querySelector(".verdict [role=status]").textContent.includes("not answer")
   ? null : JSON.stringify(link.getBoundingClientRect())"""
 
@@ -190,8 +203,8 @@ def test_history_shows_events_up_to_an_instant(page: Page, pair: tuple[Server, S
     expect(line).to_have_count(0)
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [360, 768, 1280, 1920])
+# Test only one colour scheme with each width, because the style rules for a width do not change the colours.
+@pytest.mark.parametrize(("width", "dark"), [(360, True), (768, False), (1280, False), (1920, True)])
 def test_no_page_has_a_serious_fault_of_access_or_is_wider_than_the_screen(
     width: int, dark: bool, opened: Browser, pair: tuple[Server, Server]
 ) -> None:
@@ -210,11 +223,12 @@ def test_no_page_has_a_serious_fault_of_access_or_is_wider_than_the_screen(
 
 
 def test_page_goes_on_after_its_server_was_gone(opened: Browser, tmp_path: Path) -> None:
-    # Choose fixed ports: if the system chose the ports, another process could use the same ports before the
+    # Use reserved ports. If the system chose the ports, another process could get these ports before the
     # server starts again.
     wire, http = free_addresses(2)
     server = Server(tmp_path, "--console-peers", "off", wire=wire, http=http)
-    with servers(server), page_of(opened) as (page, _):  # ignore the errors: the page's requests must fail
+    # ignore the errors, because the page's requests must fail
+    with servers(server), page_of(opened) as (page, _):
         open_at(page, server)
         expect(page.locator(".verdict")).to_contain_text("No broker is registered.")
         server.end()
@@ -242,7 +256,7 @@ def test_page_with_300_brokers_loads_less_than_20_kb_a_minute_while_nothing_chan
                 assert client.invoke(server.wire, request, timeout_s=WITHIN_S).code == 0
         open_at(page, pair[0])
         expect(page.locator(".verdict")).to_contain_text("list the same 300 brokers.")
-        for file in ("/broker.js", "/history.js", "/topic.js", "/topics.js", "/drawings/timeline.js"):
+        for file in (*OTHER_PARTS, "/drawings/timeline.js"):
             page.wait_for_function(  # after the first screen, the page loads the code of all other screens
                 "file => performance.getEntriesByName(location.origin + file).length > 0", arg=file
             )
@@ -261,7 +275,7 @@ def test_page_with_300_brokers_loads_less_than_20_kb_a_minute_while_nothing_chan
         devtools.send("Network.enable")
 
         def silence() -> float:
-            """Wait for `seconds`, and until the page has read the ages; return the waiting time in s."""
+            """Wait for `seconds` and until the page has read the ages, and return the waiting time in s."""
             loaded.clear()
             tags[:] = [pair[0].get("/v1/console/pulse")["tag"]]
             begun = time.monotonic()
@@ -274,12 +288,74 @@ def test_page_with_300_brokers_loads_less_than_20_kb_a_minute_while_nothing_chan
         for _ in range(5):
             passed_s = silence()
             if len(set(tags)) == 1:
-                # Both tags are equal: nothing changed while the test waited, so the measured traffic counts.
-                # Otherwise a busy machine delayed a nameserver and the page showed it as silent. Then the
-                # test waits once more.
+                # Both tags are equal, so nothing changed while the test waited, and the measured traffic
+                # counts. If the tags differ, a busy machine delayed a nameserver and the page showed it as
+                # silent. Then the test waits once more.
                 break
         assert len(set(tags)) == 1, "five times something has changed meanwhile"
         bytes_a_minute = sum(size for _, size in loaded) * 60 / passed_s
         assert [url for url, _ in loaded if url and not url.endswith("/v1/console/pulse")] == []
         assert bytes_a_minute < 20_000
         assert errors == []
+
+
+def test_first_screen_asks_for_data_and_modules_at_once_and_for_other_parts_later(
+    page: Page, single: Server
+) -> None:
+    with BlockingClient() as client:
+        assert client.invoke(single.wire, registered("broker-a", "T")).code == 0
+        page.goto(f"http://{single.http}/")
+        page.get_by_role("link", name="broker-a").wait_for()
+        for part in OTHER_PARTS:
+            page.wait_for_function(
+                "part => performance.getEntriesByName(location.origin + part).length > 0", arg=part
+            )
+        times = page.evaluate(
+            "() => performance.getEntriesByType('resource').map("
+            "each => [new URL(each.name).pathname, each.startTime, each.responseEnd])"
+        )
+        # Use reversed(), because the dict must keep the times of the first request if the page requests a
+        # path twice.
+        begun = {path: start for path, start, _ in reversed(times)}
+        ended = {path: end for path, _, end in reversed(times)}
+        for path in DATA:
+            assert begun[path] < ended["/app.js"], "the page itself asks for the data"
+        for part in OTHER_PARTS:
+            assert begun[part] > max(ended[path] for path in DATA), "nothing waits for another part"
+        assert page.get_by_text(NOT_LOADED).count() == 0
+
+
+@pytest.mark.parametrize("module", ["app.js", "cluster.js", "drawings/states.js"])
+def test_page_whose_first_modules_fail_says_so(module: str, opened: Browser, single: Server) -> None:
+    with page_of(opened) as (page, _):  # do not check `errors`: the browser logs the failed load
+        page.route(f"**/{module}", lambda route: route.abort())
+        page.goto(f"http://{single.http}/")
+        page.locator("main").get_by_text(NOT_LOADED).wait_for()
+
+
+def test_other_part_that_fails_says_so_in_its_place_and_the_others_open(
+    opened: Browser, single: Server
+) -> None:
+    with page_of(opened) as (page, _):
+        page.route("**/topics.js", lambda route: route.abort())
+        page.goto(f"http://{single.http}/")
+        page.locator(".verdict").wait_for()
+        page.get_by_role("link", name="Topics").click()
+        page.locator("main").get_by_text(NOT_LOADED).wait_for()
+        assert page.locator(".verdict").count() == 0
+        assert page.locator("nav [aria-current]").inner_text() == "Topics"
+        page.get_by_role("link", name="Cluster").click()
+        page.locator(".verdict").wait_for()
+        assert page.get_by_text(NOT_LOADED).count() == 0
+
+
+def test_a_picture_without_words_is_a_serious_fault(opened: Browser) -> None:
+    """Check that the functions of the other tests find an accessibility fault and an error in the console."""
+    text = '<!doctype html><html lang="en"><title>t</title><main><h1>h</h1>{}</main>'
+    with page_of(opened) as (page, errors):
+        page.set_content(text.format('<img src="data:,">'))
+        assert any(fault.startswith("image-alt (critical)") for fault in faults(page))
+        page.set_content(text.format('<img src="data:," alt="words">'))
+        assert faults(page) == []
+        page.evaluate("console.error('a failure')")
+        assert errors == ["a failure"]

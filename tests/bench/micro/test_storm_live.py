@@ -32,11 +32,11 @@ pytestmark = [pytest.mark.bench, pytest.mark.one_core, pytest.mark.slow, pytest.
 
 BROKERS, TOPICS = 4, 20
 PAUSE_S = 0.5
-#: Number of tries of a test of a pause: a busy machine may delay the test's processes.
+#: Number of tries of each test that pauses a process. A try fails if a busy machine delays the processes of
+#: the test.
 TRIES = 20
-#: The process that sends the queries ("bystander") subtracts its own pauses from waiting times, except for
-#: the first millisecond of each iteration of its loop. So this many ms of a pause may remain in a waiting
-#: time.
+#: Part of a pause, in ms, that may remain in a waiting time. The process that sends the queries (the
+#: bystander) subtracts its own pauses, but not the first millisecond of each iteration of its loop.
 ROUND_MS = 1.5
 Rows = list[dict[str, Any]]
 
@@ -56,10 +56,17 @@ def servers_of(design: Design) -> Callable[[Path, int], System]:
     return patient
 
 
-@pytest.fixture(scope="module", params=["independent", "raft", "zookeeper"])
-def storm(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Life, Rows]]:
+@dataclasses.dataclass(slots=True)
+class Storm:
+    """Servers at which all brokers have registered, and the rows and figures of this storm."""
+
+    life: Life
+    rows: Rows
+    found: dict[str, Any]
+
+
+@pytest.fixture(scope="module", params=["raft", "zookeeper"])
+def storm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storm]:
     rows: Rows = []
     try:
         with life_of(
@@ -68,7 +75,7 @@ def storm(
             data=tmp_path_factory.mktemp("storm"),
             record=rows.append,
         ) as life:
-            yield life, rows
+            yield Storm(life, rows, life.register())
     except Missing as error:
         pytest.skip(str(error))
 
@@ -82,9 +89,8 @@ def last_counts(rows: Rows, phase: str) -> dict[int, int]:
     return {row["server"]: row["brokers"] for row in of_phase(rows, phase, "check")}
 
 
-def test_storm_is_counted_and_ends_with_right_answers_everywhere(storm: tuple[Life, Rows]) -> None:
-    life, rows = storm
-    found = life.register()
+def test_storm_is_counted_and_ends_with_right_answers_everywhere(storm: Storm) -> None:
+    life, rows, found = storm.life, storm.rows, storm.found
     sent = of_phase(rows, "register", "registration")
     servers = {(row["broker"], row["server"]) for row in sent if row["outcome"] == "ok"}
     # In ZooKeeper, each broker has one session, with one server. In all other designs, each broker registers
@@ -105,9 +111,8 @@ def test_storm_is_counted_and_ends_with_right_answers_everywhere(storm: tuple[Li
     assert found["memory_mb"] > 10
 
 
-def test_every_topic_lists_every_broker_after_the_storm(storm: tuple[Life, Rows]) -> None:
-    life, _ = storm
-    life.register()
+def test_every_topic_lists_every_broker_after_the_storm(storm: Storm) -> None:
+    life = storm.life
     for addr in life.system.clients:
         reader = ChildrenReader(addr) if life.system.kind == "jute" else RouteReader(addr)
         try:
@@ -117,7 +122,7 @@ def test_every_topic_lists_every_broker_after_the_storm(storm: tuple[Life, Rows]
 
 
 def asked_while(life: Life, happens: Callable[[], None]) -> list[Sample]:
-    """Run an action; return the queries that were sent from 0.1 s before the action to 0.1 s after it.
+    """Run an action, and return the queries that were sent from 0.1 s before the action to 0.1 s after it.
 
     The process that sends them ("bystander") always has one query in flight at each server.
     """
@@ -131,7 +136,7 @@ def asked_while(life: Life, happens: Callable[[], None]) -> list[Sample]:
 
 @dataclasses.dataclass(slots=True)
 class Pause:
-    """A period in which a process certainly did not run: its start and its end in ns."""
+    """The start and the end, in ns, of a period in which a process certainly did not run."""
 
     stopped_ns: int = 0
     resumed_ns: int = 0
@@ -163,8 +168,8 @@ class Pause:
         )
 
 
-def test_pause_of_a_server_shows_in_the_bystanders_waits(storm: tuple[Life, Rows]) -> None:
-    life, _ = storm
+def test_pause_of_a_server_shows_in_the_bystanders_waits(storm: Storm) -> None:
+    life = storm.life
     index = next(index for index in range(MEMBERS) if index != life.system.leader())
     pid = life.system.pid(index)
     pause = Pause()
@@ -184,22 +189,22 @@ def test_pause_of_a_server_shows_in_the_bystanders_waits(storm: tuple[Life, Rows
             break
     assert answered == set(range(MEMBERS)) - {index}, "the others are asked all the while"
     (query,) = waiting
-    # A query measures only a part of the pause: the pause may begin before the query is sent, and the process
-    # that sends it (bystander) may be paused, too.
+    # A query measures only a part of the pause. The pause may begin before the query is sent, and the query's
+    # sender (the bystander) may be delayed as well.
     visible_ns = pause.resumed_ns - max(query.sent_ns, pause.stopped_ns) - query.own_ns
     published = waits([one for one in samples if one.server == index])
     assert published["wait_ms_longest"] >= visible_ns / 1e6
     assert published["wait_ms_longest"] <= max(one.wait_ns for one in samples if one.server == index) / 1e6
 
 
-def test_pause_of_the_bystander_is_not_published_as_a_servers(storm: tuple[Life, Rows]) -> None:
-    life, _ = storm
+def test_pause_of_the_bystander_is_not_published_as_a_servers(storm: Storm) -> None:
+    life = storm.life
     index = next(index for index in range(MEMBERS) if index != life.system.leader())
     server, own = life.system.pid(index), life.bystander.pid
     pause = Pause()
 
     def both() -> None:
-        """Pause a server for 0.1 s, and the bystander for longer, while its query waits for an answer."""
+        """Pause a server for 0.1 s, and pause the bystander for longer while the bystander's query waits."""
         try:
             Pause().stop(server)
             time.sleep(0.05)
@@ -213,7 +218,7 @@ def test_pause_of_the_bystander_is_not_published_as_a_servers(storm: tuple[Life,
     for _ in range(TRIES):
         samples = asked_while(life, both)
         in_flight = [one for one in pause.waiting(samples, index) if one.sent_ns < pause.stopped_ns]
-        if in_flight:  # else try again: no query was in flight when the bystander was paused
+        if in_flight:  # otherwise try again, because no query was in flight when the bystander was paused
             break
     (query,) = in_flight
     stood_still_ms = (pause.resumed_ns - pause.stopped_ns) / 1e6
@@ -221,16 +226,14 @@ def test_pause_of_the_bystander_is_not_published_as_a_servers(storm: tuple[Life,
     assert waits(in_flight)["wait_ms_longest"] <= query.wait_ns / 1e6 - stood_still_ms + ROUND_MS
 
 
-def test_servers_that_restart_are_right_again_and_brokers_leave_at_once(storm: tuple[Life, Rows]) -> None:
-    life, rows = storm
-    life.register()
+def test_servers_that_restart_are_right_again_and_brokers_leave_at_once(storm: Storm) -> None:
+    life, rows = storm.life, storm.rows
     pids = life.system.pids
     found = life.restart()
     assert not set(pids) & set(life.system.pids)
     assert last_counts(rows, "restart") == dict.fromkeys(range(MEMBERS), BROKERS)
     assert 0 < found["first_right_s"] <= found["right_s"]
-    if life.system.leader() is not None:
-        assert found["leader_changes"] >= 1
+    assert found["leader_changes"] >= 1
     gone = life.leave()
     assert last_counts(rows, "leave") == dict.fromkeys(range(MEMBERS), 0)
     assert gone["right_s"] > 0

@@ -51,7 +51,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 @pytest.fixture
 def whole(played: Session) -> Iterator[Session]:
-    """Yield the playground without faults; heal all faults before and after each test."""
+    """Yield the playground without faults, and heal all faults before and after each test."""
     mend(played)
     yield played
     mend(played)
@@ -79,9 +79,14 @@ def link_is(dialler: str, acceptor: str, **facts: object) -> Callable[[Design], 
 # -- the first line of output, and the end of the process -------------------------------------------------
 
 
-def test_first_line_names_the_page_timers_start_the_design_again_and_ctrl_c_leaves_no_process(
+def test_timers_start_a_design_again_also_one_that_is_not_read_any_more_and_ctrl_c_leaves_no_process(
     tmp_path: Path,
 ) -> None:
+    """Write a line that is not JSON to the clients' output, and check that the design is shown as failed.
+
+    After such a line, the playground reads no more answers of this design's clients. If it did not report the
+    failure, the page would show an old state for ever.
+    """
     with session("--designs", "independent", "--divisor", "60", out=tmp_path) as made:
         assert made.first_line.startswith(READY)
         made.await_started()
@@ -92,6 +97,16 @@ def test_first_line_names_the_page_timers_start_the_design_again_and_ctrl_c_leav
         assert ended(children) == [], "the designs have started again"
         assert made.await_started().divisor == 30
         assert len(made.children()) == 8
+
+        (clients,) = [each for each in made.children() if "routekeeper.bench.play.clients" in each.cmdline()]
+        Path(f"/proc/{clients.pid}/fd/1").write_bytes(b"no line of ours\n")
+        made.shows("independent", lambda design: design.phase == "failed", "it is shown as failed")
+        assert "listen to the clients has ended: DecodeError" in made.design("independent").reason
+        wait_until(lambda: not made.children(), "its processes are ended")
+        outcomes = made.do(Order(do="kill", target="broker-1")).outcomes
+        assert [(each.result, each.reason) for each in outcomes] == [("not applied", "independent is failed")]
+        made.do(Order(do="timers", divisor=60.0))
+        made.await_started()
         assert made.end(signal.SIGINT) == 0, made.said
         assert of_session(tmp_path) == []
 
@@ -122,25 +137,6 @@ def test_a_start_that_fails_half_way_is_said_and_leaves_no_process(tmp_path: Pat
         assert made.process.wait(STARTED_S) == 1
         assert "independent failed: proxy-0 ended with -9" in made.errors()
         assert of_session(tmp_path) == []
-
-
-def test_a_design_that_is_not_read_any_more_is_shown_as_failed(tmp_path: Path) -> None:
-    """Write a line that is not JSON to the clients' output, and check that the design is shown as failed.
-
-    After such a line, the playground reads no more answers of this design's clients. If it did not report the
-    failure, the page would show an old state for ever.
-    """
-    with session("--designs", "independent", "--divisor", "60", out=tmp_path) as made:
-        made.await_started()
-        (clients,) = [each for each in made.children() if "routekeeper.bench.play.clients" in each.cmdline()]
-        Path(f"/proc/{clients.pid}/fd/1").write_bytes(b"no line of ours\n")
-        made.shows("independent", lambda design: design.phase == "failed", "it is shown as failed")
-        assert "listen to the clients has ended: DecodeError" in made.design("independent").reason
-        wait_until(lambda: not made.children(), "its processes are ended")
-        outcomes = made.do(Order(do="kill", target="broker-1")).outcomes
-        assert [(each.result, each.reason) for each in outcomes] == [("not applied", "independent is failed")]
-        made.do(Order(do="timers", divisor=30.0))
-        made.await_started()
 
 
 # -- commands to the playground ----------------------------------------------------------------------------
@@ -186,8 +182,8 @@ def test_a_paused_leader_is_followed_by_another_one_and_resumed(whole: Session) 
 def test_a_server_that_restarts_empty_knows_no_broker_before_it_has_reported(whole: Session) -> None:
     before = server(whole.design("independent"), "nameserver-0").pid
     brokers = [each.name for each in whole.design("independent").brokers]
-    # Pause the brokers: with these short timers, a broker could register before the test sees the empty
-    # server.
+    # Pause the brokers. Otherwise, with these short timers, a broker could register before the test sees the
+    # empty server.
     for name in brokers:
         whole.do(Order(do="pause", target=name, designs=["independent"]))
     (outcome,) = whole.do(Order(do="restart-empty", target="nameserver-0", designs=["independent"])).outcomes
@@ -253,7 +249,7 @@ def test_a_client_behind_a_partition_is_refused_in_raft_mode_and_answered_by_ind
         "the client beside the lone server is not answered",
     )
     # nameserver-0 evicts the brokers on the other side of the partition. client-0 cannot reach these brokers
-    # either, so its answer is right.
+    # either, so the answer that client-0 gets is right.
     whole.shows(
         "independent",
         lambda each: (
@@ -332,7 +328,7 @@ def proxy_of(whole: Session, design: str) -> psutil.Process:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the proxy's stdin is reached through /proc")
 def test_a_link_that_somebody_else_cuts_is_shown_cut_and_its_client_out_of_reach(whole: Session) -> None:
-    """Send the command for a cut directly to the proxy, so that the playground does not know of it."""
+    """Send the command for a cut directly to the proxy, so that the playground does not know of the cut."""
     directions = [("client-3", f"broker-{number}") for number in range(3)]
     command = msgspec.json.encode(Command(do="cut", directions=[*directions, ("client-3", "nameserver-0")]))
     with open(f"/proc/{proxy_of(whole, 'raft').pid}/fd/0", "wb") as stdin:
@@ -395,7 +391,7 @@ def test_the_seventeenth_page_that_watches_is_refused(whole: Session) -> None:
         assert whole.ask("GET", "/v1/events")[0] == 503
 
 
-# -- HTTP requests: which ones may give commands to the playground -----------------------------------------
+# -- HTTP requests that may give commands to the playground --------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -9,35 +9,16 @@ import pytest
 from routekeeper.bench.events import Fault
 from routekeeper.bench.play.model import Order
 from routekeeper.bench.play.orders import directions
-from routekeeper.bench.play.stage import PlayedSession, plan_of
 from routekeeper.bench.runfolder import find_run_folders
-from routekeeper.bench.schedule import SessionPlan
 from tests.bench.lives import rows
+from tests.bench.play.recorded import recorded
 
 pytestmark = [pytest.mark.bench, pytest.mark.slow]
 
 
 def test_a_fault_is_taken_back_by_the_order_that_does_so_whatever_came_between(tmp_path: Path) -> None:
     """Give commands to a session that starts no process and only records the commands."""
-    plan = plan_of(60.0)
-    played = PlayedSession(
-        SessionPlan(
-            out=tmp_path / "work",
-            plan=plan,
-            series=plan.series[0],
-            arm="independent",
-            block=1,
-            order_in_block=0,
-            attempt=1,
-            profile="play",
-            seed=1,
-            command=("mqbench", "play"),
-        ),
-        lambda sample: None,
-    )
-    try:
-        played.cluster.build()
-        begin_ns = played.begin_now()
+    with recorded(tmp_path / "work", "independent") as (played, begin_ns):
         cut, kill = Order(do="cut", target="client-0"), Order(do="kill", target="broker-1")
         played.strikes(cut, "client-0", directions(cut, "client-0", ""), "", begin_ns + 1)
         played.strikes(kill, "broker-1", [], "broker", begin_ns + 2)
@@ -45,8 +26,6 @@ def test_a_fault_is_taken_back_by_the_order_that_does_so_whatever_came_between(t
         played.heals(Order(do="start", target="broker-1"), "broker-1", begin_ns + 4)
         played.strikes(Order(do="pause", target="broker-2"), "broker-2", [], "broker", begin_ns + 5)
         played.save(tmp_path / "saved")
-    finally:
-        played.end_all()
     (run,) = find_run_folders([tmp_path / "saved"])
     found = rows(run, Fault)
     assert [(each.kind, each.healed_ns and each.healed_ns - begin_ns) for each in found] == [

@@ -1,30 +1,19 @@
-"""The playground's page explains each sign to a reader who sees it for the first time."""
+"""The playground's page explains each sign to a new reader, and says if one of its modules was not loaded."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
 
-from routekeeper.bench.play.model import DESIGNS, Change
-from tests.bench.play.sessions import Session, session
-from tests.bench.play_page import written
+from routekeeper.bench.play.model import DESIGNS
+from tests.bench.play.sessions import Session
 from tests.bench.play_page.shown import shown
+from tests.browser import page_of
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
 
+NOT_LOADED = "A part of this page was not loaded. Reload the page."
 ANSWERS = ("right", "stale", "wrong", "refused", "no answer", "unclear")
-
-
-@pytest.fixture(scope="module")
-def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """Yield a replayed session of three designs without faults."""
-    out: Path = tmp_path_factory.mktemp("quiet")
-    folder = written.write(out / "session", [Change(id=0, at_ms=1, design="raft", topics=["Orders"])])
-    with session("--replay", str(folder), out=out) as made:
-        yield made
 
 
 def test_page_says_at_once_how_to_break_something_and_how_to_read_it(opened: Browser, quiet: Session) -> None:
@@ -39,6 +28,15 @@ def test_page_says_at_once_how_to_break_something_and_how_to_read_it(opened: Bro
         page.see("#hint")
         page.page.click("#reading summary")
         page.see("#reading p")
+        assert page.page.get_by_text(NOT_LOADED).count() == 0
+
+
+@pytest.mark.parametrize("module", ["web/page.js", "web/lessons.js", "drawings/timeline.js"])
+def test_page_whose_modules_fail_says_so(module: str, opened: Browser, quiet: Session) -> None:
+    with page_of(opened) as (page, _):  # do not check errors: the browser logs the failed load
+        page.route(f"**/{module}", lambda route: route.abort())
+        page.goto(f"http://{quiet.addr}/")
+        page.locator("main").get_by_text(NOT_LOADED).wait_for()
 
 
 def test_bands_of_the_strip_and_lines_of_the_drawings_are_explained(opened: Browser, quiet: Session) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser
 
-from routekeeper.bench.play.model import Change
-from tests.bench.play.sessions import session
+from tests.bench.play.sessions import Session
 from tests.bench.play_page import written
 from tests.bench.play_page.shown import Shown, shown
 
@@ -22,11 +20,9 @@ NAMES = ("independent", "raft", "zookeeper")
 
 
 @pytest.fixture(scope="module")
-def page(opened: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+def page(opened: Browser, quiet: Session) -> Iterator[Shown]:
     """Yield the page of a replayed session without faults. Tests pass measured values to the page's code."""
-    out: Path = tmp_path_factory.mktemp("nothing")
-    folder = written.write(out / "session", [Change(id=0, at_ms=1, design="raft", topics=["Orders"])])
-    with session("--replay", str(folder), out=out) as made, shown(opened, made) as found:
+    with shown(opened, quiet) as found:
         yield found
 
 
@@ -50,7 +46,7 @@ def judged(page: Shown, lesson: str, measures: Mapping[str, Any]) -> tuple[str |
 def after_the_death(
     *, failed: Mapping[str, int], earlier: Mapping[str, int] | None = None, first: int | None = None
 ) -> dict[str, Any]:
-    """Return invented values of what the page measures in the lesson in which the leader dies.
+    """Return invented measurements for the lesson in which the leader dies.
 
     Args:
         failed: Number of failed answers from the leader's death until the lesson's end, by design.
@@ -175,7 +171,7 @@ def test_other_lessons_judge_each_design_by_its_own_measure(page: Shown) -> None
 
 
 def test_a_quiet_time_ends_when_something_breaks_and_not_when_an_answer_is_late(page: Shown) -> None:
-    """Let the page read changes of one design: late answers, a server's death, its return, a new fault."""
+    """Let the page read late answers, a server's death, its return, and a new fault of one design."""
     found = page.page.evaluate(
         """async (design) => {
           const { Calm } = await import("/web/calm.js");

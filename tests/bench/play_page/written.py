@@ -46,7 +46,7 @@ def client(name: str, done_ms: int, verdict: Verdict = "right") -> Client:
 
 
 def server(name: str, role: str, **facts: object) -> Server:
-    """Return a server that runs, answers and lists every broker; `facts` replaces some of its values."""
+    """Return a server that runs, answers and lists every broker. `facts` replaces some of these values."""
     whole = Server(
         name=name,
         addr=f"{name}:9876",
@@ -62,7 +62,7 @@ def server(name: str, role: str, **facts: object) -> Server:
 
 
 def design(name: DesignName) -> Design:
-    """Return a design without a fault: every process runs, every link is open, every answer is right."""
+    """Return a design in which every process runs, every link is open, and every answer is right."""
     ends = [(one, other) for one in (*BROKERS, *CLIENTS) for other in SERVERS]
     if name != "independent":
         ends += [(one, other) for one in SERVERS for other in SERVERS if one < other]
@@ -88,10 +88,10 @@ def fault(at_ms: int, do: str, target: str) -> Change:
     return Change(id=0, at_ms=at_ms, done=done, mark=Mark(action=0, at_ms=at_ms, text=f"{do} {target}"))
 
 
-def write(folder: Path, changes: Sequence[Change]) -> Path:
-    """Write a session that begins with three designs without a fault; return its folder."""
+def write(folder: Path, changes: Sequence[Change], *, session: str = "written") -> Path:
+    """Write a session that begins with three designs without a fault, and return its folder."""
     begin = State(
-        session="written",
+        session=session,
         id=0,
         at_ms=0,
         started_at="2026-01-01T00:00:00+00:00",

@@ -1,11 +1,16 @@
-"""Invented results of a comparison: three arms (designs), four scenarios with faults, and two without."""
+"""Invented results of a comparison of three arms (designs) in six scenarios, two of them without faults."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import pytest
+
+from routekeeper.bench.report import job, pipeline
+from routekeeper.bench.report.gold import Gold
 from routekeeper.bench.runfolder import Arm, Line, Series
 from tests.bench.report.planted import PlantedRun
 
@@ -73,6 +78,30 @@ def invented_comparison(
             _partition(out, arm, series, block, divisor, chance)
             _quiet(out, arm, series, block, divisor, chance)
             _rest(out, arm, block, chance)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """The results of an invented comparison, the folder of their report, and the report's tables."""
+
+    root: Path
+    out: Path
+    gold: Gold
+
+
+def compared(root: Path, out: Path) -> Compared:
+    """Write the results of six rounds, and make their report in the present Spark session."""
+    invented_comparison(root)
+    found: list[Gold] = []
+
+    def compute(*given: Any, **named: Any) -> Gold:
+        found.append(pipeline.compute(*given, **named))
+        return found[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job, "compute", compute)
+        job.build_report([str(root)], str(out), progress=print)
+    return Compared(root=root, out=out, gold=found[0])
 
 
 def _took(chance: random.Random) -> float:

@@ -1,14 +1,14 @@
 """Run folders with invented events, from which the report must compute exactly the known results.
 
-The events have the harness's format. Their numbers say nothing about RouteKeeper: they only test the report's
-computation.
+The events have the harness's format. Their numbers are no measurements of RouteKeeper and only test the
+report's computation.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -28,6 +28,7 @@ from routekeeper.bench.recorder import EventLog
 from routekeeper.bench.runfolder import (
     Arm,
     Line,
+    Links,
     Machine,
     Manifest,
     Series,
@@ -38,7 +39,7 @@ from routekeeper.bench.runfolder import (
 )
 
 SECOND = 1_000_000_000
-BEGIN = 5_000 * SECOND  # not 0, because CLOCK_MONOTONIC of a real machine does not start at 0
+BEGIN = 5_000 * SECOND  # not 0: CLOCK_MONOTONIC is far above 0 on a machine that has run for some time
 
 
 def ns(at_s: float) -> int:
@@ -67,6 +68,9 @@ class PlantedRun:
         session: str | None = None,
         begin_s: float = 0.0,
         seed: int = 7,
+        servers: int = 3,
+        brokers: int = 3,
+        links: Links | Literal["none"] = "proxy",
         listed: bool = False,
     ) -> None:
         """Create the run folder.
@@ -88,8 +92,8 @@ class PlantedRun:
             profile="planted, invented numbers",
             seed=seed + block,
             durability=None if arm == "independent" else "fsync",
-            servers=3,
-            brokers=3,
+            servers=servers,
+            brokers=brokers,
             sim_brokers=4,
             clients=2,
             divisor=divisor,
@@ -98,7 +102,7 @@ class PlantedRun:
                 "electionTimeout": Timer(used_ms=300, documented_ms=300, scaled=False),
             },
             watches=arm == "zookeeper",
-            links="proxy",
+            links=links,
             workload={"lookup_per_s": 50, "send_per_s": 20},
             lines=lines or [],
             machine=Machine(cpu="planted processor", cores=2, memory_bytes=24 << 30, system="planted"),
@@ -130,7 +134,7 @@ class PlantedRun:
         self._log.record(event)
 
     def op(self, op: str, due: float, took: float, outcome: str = "ok", **fields: Any) -> None:
-        """Add an operation. The field ``late`` is the time in s from its due instant to its sending."""
+        """Add an operation. The field ``late`` is the time in s from the due instant to the sending."""
         late = fields.pop("late", 0.0)
         if op in ("lookup", "newcomer"):
             fields.setdefault("topic", "t")
@@ -221,7 +225,7 @@ class PlantedRun:
     def disk(self, index: int, at: float, **fields: Any) -> None:
         """Add a sample of a nameserver's totals so far, for example of written bytes and of syncs.
 
-        With ``role="machine"``, the totals are those of the disk device.
+        With ``role="machine"``, add a sample of the disk device's totals.
         """
         role = fields.pop("role", "nameserver")
         self.add(DiskSample(role=role, index=index, t_ns=ns(at), **fields))

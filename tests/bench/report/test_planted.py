@@ -1,7 +1,8 @@
 """The whole report computes exactly the known results of invented events.
 
-Each scenario has one run folder, and one Spark job reads all folders. Some tests check statements that were
-wrong in the first report. The docstring of test_misled.py lists the tests of all such statements.
+Each scenario has one run folder for each of its designs, and one Spark job reads all folders. Some tests
+check statements that were wrong in the first report. The docstring of test_misled.py lists the tests of all
+such statements.
 """
 
 import csv
@@ -17,12 +18,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from routekeeper.bench.__main__ import report_roots
-from routekeeper.bench.report import answers, measures, silver, words
+from routekeeper.bench.arms.interface import FOREIGN_FROM
+from routekeeper.bench.play.model import DesignName
+from routekeeper.bench.report import answers, job, measures, silver, words
 from routekeeper.bench.report.gold import Gold, Recovery
 from routekeeper.bench.report.job import write_values
 from routekeeper.bench.report.measures import Place
 from routekeeper.bench.report.page import page
+from routekeeper.bench.report.silver import Source
 from routekeeper.bench.runfolder import void_folder, write_manifest
+from tests.bench.play.recorded import with_a_kill_and_a_partition
 from tests.bench.report import backwards, reachability
 from tests.bench.report.planted import PlantedRun
 
@@ -31,9 +36,30 @@ pytestmark = [pytest.mark.spark, pytest.mark.computes]
 EVERY = 0.02
 
 
+def only(whole: Gold, is_wanted: Callable[[Source], bool]) -> Gold:
+    """Return the report's tables, limited to some of the runs."""
+    runs = {source.run for source in whole.sources if is_wanted(source)}
+    tables = {field.name: getattr(whole, field.name) for field in dataclasses.fields(whole)}
+    return Gold(**{name: [row for row in rows if row.run in runs] for name, rows in tables.items()})
+
+
 @pytest.fixture(scope="module")
 def gold(planted: tuple[Gold, list[str]]) -> Gold:
-    return planted[0]
+    """Return the report's tables of all runs of raft mode.
+
+    Some planted runs are of independent nameservers. They are only in reports of their own.
+    """
+    return only(planted[0], lambda source: source.arm == "raft")
+
+
+def report_of(gold: Gold, folder: Path) -> str:
+    """Write all files of a report into ``folder``, and return its page.
+
+    The tables are given, because the Spark job that computes them would need much CPU time.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job, "compute", lambda *given, **named: gold)
+        return Path(job.build_report([str(folder)], str(folder), progress=print)).read_text()
 
 
 def of(gold: Gold, name: str, op: str = "lookup", scope: str = "all") -> Recovery:
@@ -53,7 +79,10 @@ def steps(begin: float, end: float, every: float = EVERY) -> list[float]:
 
 
 def waited_for_an_election(root: Path) -> None:
-    """Write a run in which the leader dies at 5 s. Requests due from 5 to 7 s wait until 7 s and succeed."""
+    """Write the events of a run in which the leader dies at 5 s.
+
+    Requests due from 5 to 7 s wait until 7 s and succeed.
+    """
     with PlantedRun(root, scenario="waited") as run:
         run.fault(5.0, 12.0)
         for due in steps(0, 12):
@@ -69,7 +98,7 @@ def test_requests_that_waited_and_then_succeeded_are_the_outage(gold: Gold) -> N
 
 
 def waited_at_one_server(root: Path) -> None:
-    """Write a run in which nameserver 0 restarts and answers no new client from 5 to 6.5 s.
+    """Write the events of a run in which nameserver 0 restarts and answers no new client from 5 to 6.5 s.
 
     Nameserver 1 always answers.
     """
@@ -85,11 +114,11 @@ def test_one_server_is_not_right_again_because_another_one_answers(gold: Gold) -
     assert of(gold, "one-server", "newcomer", "others").recovered_ns == 0
     assert of(gold, "one-server", "newcomer").gap_ns == pytest.approx(
         0.25e9, abs=1e6
-    )  # 0.25 s: time between requests to nameserver 0; requests to nameserver 1 do not count
+    )  # 0.25 s is the time between requests to nameserver 0. Requests to nameserver 1 do not count.
 
 
 def failed_then_waited(root: Path) -> None:
-    """Write a run in which all servers die at 5 s.
+    """Write the events of a run in which all servers die at 5 s.
 
     Requests that are due from 5 to 6.49 s are refused. Requests that are due from 6.49 to 7.15 s wait
     until 7.15 s.
@@ -109,7 +138,7 @@ def test_outage_lasts_until_an_answer_came_not_until_the_last_failed_request_was
 
 
 def frozen_two_seconds(root: Path) -> None:
-    """Write a run in which a server is frozen for 2 s.
+    """Write the events of a run in which a server is frozen for 2 s.
 
     The request that is in flight when the freeze begins is answered at once. All later requests are answered
     when the freeze ends.
@@ -130,7 +159,9 @@ def test_freeze_of_two_seconds_is_two_seconds_and_that_maximum_latency(gold: Gol
 
 
 def relapsed(root: Path) -> None:
-    """Write a run in which answers become right 1 s after the fault, but are wrong once more 3 s after it.
+    """Write the events of a run in which answers become right, and then wrong once more.
+
+    Answers become right 1 s after the fault, and are wrong again 3 s after the fault.
 
     The outage lasts until the second recovery, so the first right answer must not end it.
     """
@@ -174,9 +205,9 @@ def test_what_was_never_disturbed_needs_no_recovery(gold: Gold) -> None:
 
 
 def heartbeats_go_on(root: Path) -> None:
-    """Write a run in which a server answers only heartbeats for 500 ms, and answers changes after that.
+    """Write the events of a run in which a server answers only heartbeats for 500 ms.
 
-    A change is due every 100 ms, except for one gap of 400 ms.
+    After that, the server also answers changes. A change is due every 100 ms, except for one gap of 400 ms.
     """
     with PlantedRun(root, scenario="heartbeats") as run:
         run.fault(5.0, 12.0)
@@ -208,7 +239,7 @@ def test_what_was_over_before_the_next_request_was_due_is_not_called_nought(gold
 
 
 def sampled_in_part(root: Path) -> None:
-    """Write a run of 20 s that was sampled for only 10 s.
+    """Write the events of a run of 20 s that was sampled for only 10 s.
 
     In these 10 s the servers use 1 s of CPU, and 3 MiB pass over links. Two servers write 3 MiB to their
     files, with 15 syncs, by the servers' own counts.
@@ -236,7 +267,7 @@ def test_rates_hold_for_the_time_that_was_sampled(gold: Gold) -> None:
 
 
 def cut_five_seconds(root: Path) -> None:
-    """Write a run in which nameserver 2 is cut off for 5 s.
+    """Write the events of a run in which nameserver 2 is cut off for 5 s.
 
     A topic changes during the cut, and nameserver 2 shows the topic's old state until the cut ends.
 
@@ -261,9 +292,9 @@ def test_cut_of_five_seconds_is_five_seconds_of_disagreement(gold: Gold) -> None
 
 
 def stale_200_ms(root: Path) -> None:
-    """Write a run with 50 changes: each one is acknowledged at once, and visible 200 ms after it was sent.
+    """Write the events of a run with 50 changes, which are acknowledged at once.
 
-    The last change is visible just before the run's end.
+    A change is visible 200 ms after it was sent. The last change is visible just before the run's end.
     """
     with PlantedRun(root, scenario="stale") as run:
         for index in range(3):
@@ -282,17 +313,19 @@ def stale_200_ms(root: Path) -> None:
 
 def test_answers_that_are_200_ms_stale_are_measured_so(gold: Gold) -> None:
     rows = [row for row in gold.visible if "/stale/" in row.run and row.measure == "visible"]
-    assert sum(row.n for row in rows) == 50  # 50, not 49: the last change before the end counts, too
+    # 50 and not 49, because the last change before the end counts, too
+    assert sum(row.n for row in rows) == 50
     for row in rows:
         assert row.value_ns == pytest.approx(200e6, abs=10e6)
     bins = {row.bin: (row.n, row.current) for row in gold.staleness if "/stale/" in row.run}
     stale = sum(n - current for n, current in bins.values())
-    assert stale == 2 * 49  # 49, not 50: look-ups of the last change would be due after the run's end
+    # 49 and not 50, because look-ups of the last change would be due after the run's end
+    assert stale == 2 * 49
     assert sum(n for n, _ in bins.values()) == 3 * 49
 
 
 def known_after_a_while(root: Path) -> None:
-    """Write a run with 40 changes, 400 ms apart.
+    """Write the events of a run with 40 changes, 400 ms apart.
 
     Nameservers show each change after 30 ms, client 0 after 300 ms, and client 1 never.
     """
@@ -318,8 +351,8 @@ def test_who_knows_a_change_is_told_by_its_age_as_long_as_it_is_the_last_one(gol
     assert found["nameserver", 20] == (80, 0)
     assert found["nameserver", 50] == (80, 80)
     assert found["client", 200] == (80, 0)
-    # A newer change comes after 400 ms, so only the last of the 40 changes becomes 500 ms old. (2, 1) means:
-    # of two clients, one shows the last change at this age.
+    # A newer change comes after 400 ms, so only the last of the 40 changes becomes 500 ms old. (2, 1) means
+    # that one of the two clients shows the last change at this age.
     assert found["client", 500] == (2, 1)
     assert ("client", 5000) not in found  # the run ends before the last change is 5 s old
     shown = measures.values(gold)
@@ -330,7 +363,10 @@ def test_who_knows_a_change_is_told_by_its_age_as_long_as_it_is_the_last_one(gol
 
 
 def reported_without_changes(root: Path) -> None:
-    """Write a run in which brokers send only heartbeats, and a restarted nameserver gets the old data."""
+    """Write the events of a run in which no topic changes.
+
+    Brokers send only heartbeats. A nameserver restarts, and then gets its old data again.
+    """
     with PlantedRun(root, scenario="no-changes") as run:
         run.fault(5.0, 12.0, case="one-empty", healed=5.5)
         for index in range(3):
@@ -344,7 +380,7 @@ def reported_without_changes(root: Path) -> None:
 
 
 def test_reports_that_change_nothing_are_no_changes_around_a_fault(gold: Gold) -> None:
-    """Heartbeats and repeated registrations do not count as changes; in the first report they did."""
+    """Check that heartbeats and repeated registrations are no changes. The first report counted them."""
     assert [row for row in gold.visible if "/no-changes/" in row.run] == []
     assert [row for row in gold.currency if "/no-changes/" in row.run] == []
     assert of(gold, "no-changes", "heartbeat").n == 7
@@ -352,7 +388,10 @@ def test_reports_that_change_nothing_are_no_changes_around_a_fault(gold: Gold) -
 
 
 def broken_folders(root: Path) -> None:
-    """Write run folders that are broken in different ways; all have look-ups, so they could yield figures."""
+    """Write run folders that are broken in different ways.
+
+    All folders have look-ups, so they would yield figures if the report used them.
+    """
 
     def looked(scenario: str, **how: Any) -> Path:
         with PlantedRun(root, scenario=scenario, **how) as run:
@@ -409,10 +448,10 @@ def test_broken_run_is_told_with_its_reason_and_is_in_no_figure(
 
 
 def broker_died(root: Path) -> None:
-    """Write a run in which broker 1 dies at 5 s.
+    """Write the events of a run in which broker 1 dies at 5 s.
 
-    Nameserver 0 stops listing the broker after 1 s, nameserver 1 after 2 s, nameserver 2 after 3 s. Client 0
-    stops after 4 s, client 1 never.
+    Nameserver 0 stops listing the broker after 1 s, nameserver 1 after 2 s, and nameserver 2 after 3 s.
+    Client 0 stops listing the broker after 4 s, and client 1 never does.
     """
     with PlantedRun(root, scenario="died") as run:
         run.broker(1, "down", 5.0)
@@ -439,7 +478,7 @@ def broker_died(root: Path) -> None:
 
 
 def broker_died_under_a_slow_reading(root: Path) -> None:
-    """Write a run in which a broker dies while the observer waits for the answer to a query.
+    """Write the events of a run in which a broker dies while the observer waits for an answer.
 
     The observer sends the query 0.8 s before the death. The answer comes 0.1 s after the death and lacks the
     broker.
@@ -454,10 +493,10 @@ def broker_died_under_a_slow_reading(root: Path) -> None:
 
 
 def cable_was_mended_within_a_reading(root: Path) -> None:
-    """Write a run in which broker 1 is cut off; the cut begins at 5 s and ends at 8 s.
+    """Write the events of a run in which broker 1 is cut off from 5 to 8 s.
 
     The observer sends a query 15 ms before the cut ends. The answer comes 5 ms after the cut ends, and is the
-    first one that lists the broker again.
+    first answer that lists the broker again.
     """
     with PlantedRun(root, scenario="mended") as run:
         run.fault(5.0, 10.0, case="cable", targets=["broker-1"], healed=8.0)
@@ -469,7 +508,7 @@ def cable_was_mended_within_a_reading(root: Path) -> None:
 
 
 def broker_started_slowly(root: Path) -> None:
-    """Write a run in which broker 1 starts slowly.
+    """Write the events of a run in which broker 1 starts slowly.
 
     The broker's process starts at 9 s, and nameservers list the broker from 10 s on. The harness sees the
     broker serve only at 12 s.
@@ -486,9 +525,9 @@ def broker_started_slowly(root: Path) -> None:
 
 
 def test_broker_that_is_listed_while_it_starts_is_not_called_dead(gold: Gold) -> None:
-    """A broker may serve before the harness sees it serve.
+    """Check that answers that list a starting broker are wrong only before the broker's start.
 
-    So an answer that lists the broker is wrong only if it came before the broker's start.
+    A broker may serve before the harness sees it serve.
     """
     found = of(gold, "slow-start")
     assert found.ghost == 51
@@ -533,15 +572,19 @@ def test_answer_that_lists_a_dead_broker_is_wrong_and_one_that_overlaps_its_deat
 
 
 def test_topic_that_is_made_after_a_fault_lacks_no_broker_during_it(gold: Gold) -> None:
-    """Observers query the topics of later scenarios before these topics exist.
+    """Check that a topic without a route yet does not count as a topic that lost a broker.
 
-    The answers have no route, but the report must not count this as a dropped broker.
+    Observers query the topics of later scenarios before these topics exist, so the first answers have no
+    route.
     """
     assert [row for row in gold.given_up if "/died/" in row.run] == []
 
 
 def given_up_by_mistake(root: Path) -> None:
-    """Write a run in which broker 1 is frozen, but nameserver 2 by mistake also drops broker 2 for 1 s."""
+    """Write the events of a run in which broker 1 is frozen.
+
+    Nameserver 2 wrongly drops broker 2 as well, for 1 s.
+    """
     with PlantedRun(root, scenario="mistake") as run:
         run.broker(1, "down", 5.0)
         run.fault(5.0, 16.0, case="freeze", targets=["broker-1"])
@@ -561,7 +604,9 @@ def test_living_broker_that_was_given_up_is_counted_and_a_silent_server_gives_up
 
 
 def late_inside_the_window(root: Path) -> None:
-    """Write a run in which requests are sent 807 ms late if they are due in the first second of the fault.
+    """Write the events of a run in which the first requests after the fault are sent late.
+
+    Requests that are due in the first second of the fault are sent 807 ms late.
 
     These requests wait because all simulated users of the load generator are busy.
     """
@@ -581,9 +626,9 @@ def test_lateness_inside_the_fault_window_is_told_and_how_many_waited_for_a_user
 
 
 def two_slots(root: Path) -> None:
-    """Write two scenarios of one cluster: a broker dies in the first and stays dead in the second.
+    """Write two scenarios of one cluster. A broker dies in the first scenario, and stays dead in the second.
 
-    Route lists that observers saw in the first scenario are still valid in the second.
+    Route lists that observers saw in the first scenario are still valid in the second scenario.
     """
     with PlantedRun(root, scenario="slot-1", session="one", seconds=10) as run:
         run.broker(2, "down", 8.0)
@@ -606,17 +651,18 @@ def two_slots(root: Path) -> None:
 def test_what_was_true_in_one_slot_holds_on_in_the_next(gold: Gold) -> None:
     assert of(gold, "slot-2").ghost == 0
     counted = [row for row in gold.timelines if "/slot-2/" in row.run and row.bin < -10]
-    # one second of look-ups: from 10 to 11 s they list broker 2, which died in the first scenario
+    # The 50 failed look-ups come from one second. From 10 to 11 s they list broker 2, which died in the first
+    # scenario.
     assert sum(row.failed for row in counted) == 50
     (found,) = (row for row in gold.disagreements if "/slot-2/" in row.run)
     assert found.disagree_ns == pytest.approx(1e9, abs=1e6)
     (seen,) = (row for row in gold.visible if "/slot-1/" in row.run and row.measure == "visible")
-    # the topic changed in the first scenario; the observer saw the change in the second
+    # The topic changed in the first scenario, and the observer saw the change in the second scenario.
     assert seen.value_ns == pytest.approx(200e6, abs=10e6)
 
 
 def messages_counted(root: Path) -> None:
-    """Write a run with 100 messages, some of which fail, get lost, arrive late or arrive twice.
+    """Write the events of a run with 100 messages, some of which fail, get lost, arrive late or arrive twice.
 
     - One send fails. Two sends have an unknown outcome, and one of these two messages is delivered.
     - One message is sent successfully but never delivered (lost).
@@ -652,7 +698,7 @@ def test_messages_are_counted_as_failed_late_repeated_and_lost(gold: Gold) -> No
 
 
 def topics_came_to_be(root: Path) -> None:
-    """Write a run with two new topics: clients can use the first one, but not the second one.
+    """Write the events of a run with two new topics, of which clients can use only the first.
 
     Both clients can send to the first topic after 0.6 s, and a message of the topic is read after 0.9 s. Only
     one of three brokers has this topic. The second client can never send to the second topic, and no message
@@ -697,12 +743,12 @@ def test_new_topic_is_of_use_when_the_last_client_can_send_and_the_group_reads(g
     assert found.keys() == {"all_send_s", "group_reads_s", "brokers_without", "lost_messages"} | {
         *("repeated_messages", "late_messages")
     }
-    # one of three brokers has the topic, so two lack it; this fault hits no server, so no server has a figure
+    # Two of three brokers lack the topic. The fault hits no server, so there are no figures of servers.
     assert found["brokers_without"] == 2
 
 
 def processes_counted(root: Path) -> None:
-    """Write a run in which a server is killed and started again.
+    """Write the events of a run in which a server is killed and started again.
 
     The 0.9 s of CPU that the new process uses must count, too.
     """
@@ -752,7 +798,9 @@ def test_clients_are_told_apart_by_side_and_servers_by_whether_they_were_struck(
 
 
 def old_on_one_side(root: Path) -> None:
-    """Write a run in which a partition cuts off side b from 5 to 10 s. Topic t changes in this time.
+    """Write the events of a run in which a partition cuts off side b from 5 to 10 s.
+
+    Topic t changes during the partition.
 
     - Look-ups of side a return the new route at once. Look-ups of side b return it from 0.1 s after the end
       of the partition on.
@@ -831,7 +879,10 @@ def test_how_old_answers_are_is_told_by_fault_side_and_phase(gold: Gold) -> None
 
 
 def old_in_quiet_times(root: Path) -> None:
-    """Write a run in which every fourth look-up gets a version that had been replaced 50 ms before."""
+    """Write the events of a run in which every fourth look-up gets an old version.
+
+    This version had been replaced 50 ms before.
+    """
     with PlantedRun(root, scenario="idle-300") as run:
         for version in range(2, 40):
             run.change("t", version, 0.5 * version - 0.001, 0.5 * version)
@@ -848,7 +899,9 @@ def test_share_of_old_answers_in_quiet_times_is_a_figure(gold: Gold) -> None:
 
 
 def files_replaced(root: Path) -> None:
-    """Write a run in which a server's file is replaced, so the count of written bytes decreases.
+    """Write the events of a run in which a server's file is replaced.
+
+    The count of written bytes decreases at the replacement.
 
     The number of bytes that this server has written is then unknown.
     """
@@ -866,7 +919,7 @@ def test_t3_bytes_are_unknown_where_a_file_was_replaced(gold: Gold) -> None:
 
 
 def server_started_again(root: Path) -> None:
-    """Write a run in which a server is killed at 5 s and starts again at 6 s.
+    """Write the events of a run in which a server is killed at 5 s and starts again at 6 s.
 
     The new process uses 0.9 s of CPU until 11.9 s. The other server uses 0.1 s of CPU per second.
     """
@@ -926,7 +979,7 @@ def test_void_attempts_of_a_comparison_stand_on_its_page_with_their_reasons(
 
 
 def few_and_many(root: Path) -> None:
-    """Write two runs with the same faults; the second run has ten times as many operations."""
+    """Write the events of two runs with the same faults. The second run has ten times as many operations."""
     for scenario, times in (("few", 1), ("many", 10)):
         with PlantedRun(root, scenario=scenario) as run:
             run.fault(5.0, 15.0, case="1-2", healed=10.0, targets=["nameserver-2"])
@@ -1021,7 +1074,8 @@ def figures_of(gold: Gold, scenario: str) -> dict[str, float]:
 
 def test_t5_answer_is_right_that_leaves_out_a_broker_out_of_the_clients_reach(gold: Gold) -> None:
     found = figures_of(gold, "parted")
-    # wrong answers to side a (20) and side b (30), and answers to side a that list simulated broker 101 (10)
+    # The terms are wrong answers to side a (20), wrong answers to side b (30), and answers to side a that
+    # list simulated broker 101 (10).
     assert found["unreachable_lookups"] == 20 + 30 + 10
     assert found["missing_lookups"] == 10 + 1
     side_a, side_b = (of(gold, "parted", scope=f"side-{side}") for side in "ab")
@@ -1069,7 +1123,7 @@ def test_time_without_an_answer_of_some_server_is_no_disagreement_and_is_told(go
 def test_time_between_two_readings_is_measured(gold: Gold) -> None:
     """Check the median time from the last query before a change to the first query after it.
 
-    This time is 30 ms at four changes. It is 0 ms at the other four, and these do not count.
+    This time is 30 ms at four changes. It is 0 ms at four other changes, which do not count.
     """
     (found,) = (row for row in gold.observed if "/no-answer/" in row.run)
     assert found.apart_ns == 30_000_000
@@ -1082,7 +1136,84 @@ def test_t4_recoveries_of_a_partition_are_told_for_each_side_and_not_pooled(gold
     assert {"announce_again_s", "right_again_s"}.isdisjoint(found)
 
 
+PLAYED: Final[tuple[DesignName, ...]] = ("independent", "raft")
+
+
+def played(root: Path) -> None:
+    """Write the folder of a saved session of the playground, which has a run of each design."""
+    for arm in PLAYED:
+        with_a_kill_and_a_partition(root, arm)
+
+
+@pytest.mark.parametrize("arms", [PLAYED, PLAYED[1:]], ids="-".join)
+def test_faults_of_a_saved_session_of_the_playground_stand_on_a_page_of_its_own(
+    planted: tuple[Gold, list[str]], arms: tuple[DesignName, ...], tmp_path: Path
+) -> None:
+    """Check that a report needs no other runs, as docs/playground.md says.
+
+    A saved session has no costs, no headline measures and no other scenarios.
+    """
+    session = only(planted[0], lambda source: source.scenario == "played" and source.arm in arms)
+    assert [(source.arm, source.left_out) for source in session.sources] == [(arm, None) for arm in arms]
+    text = report_of(session, tmp_path)
+    assert "kill broker-1" in text
+    assert "part nameserver-0" in text
+    with (tmp_path / "marts" / "values.csv").open() as file:
+        assert {row["arm"] for row in csv.DictReader(file)} == set(arms)
+
+
+#: Numbers of brokers whose names the benchmark did not choose.
+FOREIGN: Final = [FOREIGN_FROM + 7, FOREIGN_FROM + 999_999_999]
+
+
+def attached(root: Path) -> None:
+    """Write the events of a run on a cluster that other people run.
+
+    The kinds of events are the same as in test_attached.py.
+
+    The harness then sees no server process, and counts no bytes of links and disks. Look-ups take 4 ms.
+    """
+    with PlantedRun(
+        root, scenario="quiet", arm="independent", servers=2, brokers=2, links="none", divisor=1.0
+    ) as run:
+        for broker in FOREIGN:
+            run.broker(broker, "up", 0.0)
+        for observer in ("nameserver", "client"):
+            for index in range(2):
+                run.view(0.0, index=index, observer=observer, brokers=FOREIGN)
+                run.view(19.9, "end", index=index, observer=observer)
+        for number in range(40):
+            due, server = 0.4 * number, number % 2
+            run.op("lookup", due, 0.004, brokers=FOREIGN, target=server)
+            run.op("newcomer", due, 0.006, brokers=FOREIGN, target=server)
+            run.op("announce", due, 0.003, target=server)
+            run.op("send", due, 0.002, target=FOREIGN[server], message=2 * number)
+            run.op("send_once", due, 0.002, target=FOREIGN[server], message=2 * number + 1)
+        for role, cpu in (("generator", 0.5), ("prober", 0.2), ("harness", 0.3), ("machine", 1.5)):
+            for at in (0.0, 20.0):
+                run.used(role, 0, at, cpu * at / 20.0)
+
+
+def test_run_on_a_given_cluster_has_a_page_of_its_own(
+    planted: tuple[Gold, list[str]], tmp_path: Path
+) -> None:
+    given = only(planted[0], lambda source: (source.scenario, source.arm) == ("quiet", "independent"))
+    assert [source.left_out for source in given.sources] == [None]
+    values = measures.values(given)
+    typical = values[Place("equal", "quiet", None, "lookup_ms_p50")]["independent"]
+    assert list(typical.values()) == [pytest.approx(4.0, rel=0.01)]
+    assert {place.measure for place in values}.isdisjoint({"cpu_s_per_min", "rss_mib", "network_kib_per_s"})
+    text = report_of(given, tmp_path)
+    assert "Independent nameservers under load</h1>" in text
+    assert "Nameservers: 2, brokers: 2." in text
+    assert "Route look-up, typical" in text
+    for of_two_arms in ("Does RocketMQ need", "What to choose", "Ten questions", "Difference", "claims"):
+        assert of_two_arms not in text.partition("<body>")[2], of_two_arms
+
+
 PLANTS: Final[tuple[Callable[[Path], None], ...]] = (
+    played,
+    attached,
     waited_for_an_election,
     waited_at_one_server,
     failed_then_waited,
@@ -1116,4 +1247,4 @@ PLANTS: Final[tuple[Callable[[Path], None], ...]] = (
     reported_without_changes,
     broken_folders,
 )
-"""Functions that write run folders with planted events; one run of the report reads all these folders."""
+"""Functions that write run folders with planted events. One run of the report reads all these folders."""
