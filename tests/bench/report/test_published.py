@@ -1,4 +1,4 @@
-"""From the raw events of a published comparison, the report makes the same page again.
+"""The report makes the same page again from the raw events of a published comparison.
 
 An independent program computes the same figures from these events.
 """
@@ -15,12 +15,14 @@ import pytest
 from routekeeper.bench.publish import PAGE, TABLES, archives, remake, remake_scale
 from routekeeper.bench.scale.order import ROWS_NAME, series_below
 from routekeeper.bench.scale.report import FILES as SCALE_FILES
-from tests.bench import recompute, recompute_real, recompute_scale
+from tests.bench import recompute, recompute_controls, recompute_real, recompute_scale
 
 pytestmark = [pytest.mark.spark, pytest.mark.computes]
 
 RESULTS: Final = Path(__file__).parents[3] / "docs" / "results"
 PUBLISHED: Final = sorted(folder for folder in RESULTS.iterdir() if folder.is_dir() and archives(folder))
+#: Functions that compute the rows of the tables in docs/results/NAME.md, by NAME.
+TABLES_OF_PAGES: Final = {"real": recompute_real.table, "controls": recompute_controls.tables}
 WITH_SCALE: Final = sorted({series.parent for series in series_below(RESULTS)})
 
 
@@ -34,7 +36,7 @@ def content(path: Path) -> bytes:
 
 @pytest.mark.parametrize("published", PUBLISHED, ids=lambda folder: folder.name)
 def test_raw_events_make_the_published_page_and_its_tables_again(published: Path, tmp_path: Path) -> None:
-    """Make the page of a published comparison again and compare it.
+    """Make the page of a published comparison again, and compare it with the published page.
 
     If the report has changed on purpose, update the page with this command:
 
@@ -74,9 +76,10 @@ def test_independent_program_computes_the_same_figures_of_sizes_and_distances(
     assert (differ, compared >= 12) == ([], True)
 
 
-def test_table_of_rocketmqs_own_programs_is_that_of_the_raw_events(tmp_path: Path) -> None:
-    for archive in archives(RESULTS / "real"):
+@pytest.mark.parametrize("name", TABLES_OF_PAGES)
+def test_tables_of_a_page_are_those_of_the_raw_events(name: str, tmp_path: Path) -> None:
+    for archive in archives(RESULTS / name):
         shutil.unpack_archive(archive, tmp_path)
-    rows = recompute_real.table(tmp_path, RESULTS / "real" / "values.csv")
-    page = (RESULTS / "real.md").read_text().splitlines()
+    rows = TABLES_OF_PAGES[name](tmp_path, RESULTS / name / "values.csv")
+    page = (RESULTS / f"{name}.md").read_text().splitlines()
     assert [row for row in rows if row not in page] == []
