@@ -61,10 +61,13 @@ from routekeeper.remoting.properties import (
 from routekeeper.remoting.reload import Reload, SettingsFile
 from routekeeper.remoting.service_manager import ServiceManager
 from routekeeper.remoting.state_file import StateFileError
-from routekeeper.remoting.threads import TRY_AGAIN, NoFreeThread, check_threads
+from routekeeper.remoting.threads import TRY_AGAIN, NoFreeThread, check_threads, in_full
 from routekeeper.remoting.tls_settings import TlsSettingError
 
 logger = logging.getLogger("routekeeper.broker")
+
+#: Number of threads that a broker starts before it is ready: for its files, readers, signals and output.
+THREADS = 20
 
 _SWITCH: Final = {"on": "true", "off": "false", None: None}
 _DATA: Final = Path("data")
@@ -129,13 +132,13 @@ def main(
     except ImportError:  # Not every system has uvloop. asyncio's own loop is slower, but works, too.
         pass
     try:
-        check_threads()
+        check_threads(THREADS, os.environ.get("UV_THREADPOOL_SIZE", ""))
         work = _run(config, directory, announcer, changed, fixed_keys, arguments=arguments, file=file)
         return runner(work)
     except (SettingError, StoreUnusable) as error:
         return _complain(error)
     except NoFreeThread as error:
-        _complain(error)
+        _complain(NoFreeThread(in_full(error)))
         return TRY_AGAIN
     except Exception:
         logger.critical("broker failed", exc_info=True)

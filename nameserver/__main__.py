@@ -28,6 +28,7 @@ print_any_text()
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
 import gc
 import logging
@@ -64,10 +65,13 @@ from routekeeper.remoting.output import set_up_logging, write_stderr_in_thread, 
 from routekeeper.remoting.properties import explain_comments, parse_properties
 from routekeeper.remoting.reload import Reload, SettingsFile
 from routekeeper.remoting.service_manager import ServiceManager
-from routekeeper.remoting.threads import TRY_AGAIN, NoFreeThread, check_threads
+from routekeeper.remoting.threads import TRY_AGAIN, NoFreeThread, check_threads, in_full
 from routekeeper.remoting.tls_settings import TlsSettingError
 
 log = logging.getLogger("routekeeper.nameserver")
+
+#: Number of threads that a nameserver starts before it is ready: for its files, journal and output.
+THREADS: Final = 8
 
 _EXIT_SETTING: Final = 2
 _EXIT_REMOVED: Final = 3
@@ -107,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             log.warning("word on the command line ignored word=%r hint=--KEY VALUE sets something", word)
         if ignored := ignored_java_properties(os.environ, settings.tls):
             log.warning("Java properties ignored names=%s hint=use settings or flags of mqnamesrv", ignored)
-        check_threads()
+        check_threads(THREADS, os.environ.get("UV_THREADPOOL_SIZE", ""))
         write_stdout_in_thread()
         for warning in loaded.warnings:
             log.warning("setting ignored reason=%s", warning)
@@ -129,8 +133,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return _run(serve(live, settings_file, token=token, bind_unnamed=loaded.bind_unnamed))
     except (*_REFUSALS, NoFreeThread) as error:
+        if isinstance(error, NoFreeThread):
+            print(f"mqnamesrv: {in_full(error)}", file=sys.stderr)
+            return TRY_AGAIN
         print(f"mqnamesrv: {in_one_line(error)}", file=sys.stderr)
-        return TRY_AGAIN if isinstance(error, NoFreeThread) else _EXIT_SETTING
+        return _EXIT_SETTING
     except Exception:
         log.critical("nameserver failed", exc_info=True)
         return _EXIT_FAILED
@@ -324,10 +331,24 @@ def _load(line: CommandLine, file: Mapping[str, str]) -> tuple[Loaded, dict[str,
     without the stored settings, only to find this path.
     """
     first = _merge(line, file, {})
+    ignored: tuple[str, ...] = ()
     if line.config_file is not None:
+        if "configStorePath" in file and _is_same_file(line.config_file, first.settings.store_path):
+            # RocketMQ itself writes this line, because it stores changes in the file of -c.
+            ignored = (f"configStorePath={first.settings.store_path} is the file of -c",)
+            file = {key: text for key, text in file.items() if key != "configStorePath"}
+            first = _merge(line, file, {})
         _refuse_shared_file(line.config_file, first.settings.store_path)
     stored = load_settings_file(Path(first.settings.store_path))
-    return _merge(line, file, stored), stored
+    loaded = _merge(line, file, stored)
+    return dataclasses.replace(loaded, warnings=(*loaded.warnings, *ignored)), stored
+
+
+def _is_same_file(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except (OSError, ValueError):  # one of them does not exist yet, or its path is not valid
+        return False
 
 
 def _refuse_shared_file(config_file: str, store_path: str) -> None:
@@ -339,11 +360,7 @@ def _refuse_shared_file(config_file: str, store_path: str) -> None:
     Raises:
         ConfigError: If both paths lead to one file.
     """
-    try:
-        is_shared = os.path.samefile(config_file, store_path)
-    except (OSError, ValueError):  # there are no stored settings yet, or the path is not valid
-        return
-    if is_shared:
+    if _is_same_file(config_file, store_path):
         raise ConfigError(
             f"configStorePath={store_path} is the file of -c {config_file}, and updateNamesrvConfig would"
             " overwrite it; name another file by configStorePath or by -c"

@@ -12,9 +12,10 @@ from routekeeper.remoting.logs import shortened
 from routekeeper.remoting.properties import closed_door
 from routekeeper.remoting.tls_settings import TlsFlags, TlsSettingError, read_tls_file
 
-#: Variables that RocketMQ's scripts pass to Java. If both have a property, Java uses the value in the last
-#: variable. Source: runserver.sh and runbroker.sh, RocketMQ 4.9 and 5.3.
-_VARIABLES: Final = ("JAVA_OPT", "JAVA_OPT_EXT")
+#: Variables that RocketMQ's scripts pass to Java, or that Java reads itself. If several of them have a
+#: property, Java uses the value in the last variable. Source: runserver.sh and runbroker.sh, RocketMQ 4.9 and
+#: 5.3; the manual of java, JDK 17.
+_VARIABLES: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "JAVA_OPT", "JAVA_OPT_EXT", "_JAVA_OPTIONS")
 #: Beginnings of Java's flags that set RocketMQ's own properties.
 _FLAGS: Final = ("-Dtls.", "-Drocketmq.")
 _MODE: Final = "tls.server.mode"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -17,8 +18,6 @@ _Result = TypeVar("_Result")
 #: variable UV_THREADPOOL_SIZE gives another number. If the library cannot start one of them, it aborts the
 #: process without a message.
 _LOOP_THREADS: Final = 4
-#: A server starts fewer threads of its own than this number before it is ready.
-_OWN_THREADS: Final = 24
 
 #: Exit code of a server that could not start its threads. Source: EX_TEMPFAIL, sysexits.h. A service manager
 #: may start the server again.
@@ -32,19 +31,30 @@ class NoFreeThread(RuntimeError):
     """No thread can be started, because the process has too many threads or is ending."""
 
 
-def check_threads() -> None:
+def in_full(error: NoFreeThread) -> str:
+    """Return the error's text for an operator, with the limits that must be raised."""
+    text = str(error)
+    return text if LIMITS_HINT in text else f"{text}; {LIMITS_HINT}"
+
+
+def check_threads(own: int, pool_size: str = "") -> None:
     """Check that the system can start the threads that a server needs at its start.
+
+    Args:
+        own: Number of threads that the server starts itself before it is ready.
+        pool_size: Value of the environment variable UV_THREADPOOL_SIZE.
 
     Raises:
         NoFreeThread: If a thread cannot be started; the text says which limits must be raised.
     """
+    count = own + (int(pool_size) if re.fullmatch(r"[0-9]{1,4}", pool_size) else _LOOP_THREADS)
     done = threading.Event()
-    threads = [threading.Thread(target=done.wait, daemon=True) for _ in range(_LOOP_THREADS + _OWN_THREADS)]
+    threads = [threading.Thread(target=done.wait, daemon=True) for _ in range(count)]
     try:
         for thread in threads:
             thread.start()
     except RuntimeError as error:
-        raise NoFreeThread(f"{error}; {LIMITS_HINT}") from error
+        raise NoFreeThread(f"{error} ({count} are needed); {LIMITS_HINT}") from error
     finally:
         done.set()
         for thread in threads:

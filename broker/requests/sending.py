@@ -16,10 +16,8 @@ from routekeeper.broker.config import BrokerConfig
 from routekeeper.broker.errors import Refusal, Refused, StoreUnavailable
 from routekeeper.broker.requests.tags import cached_tag_hash, tags_code
 from routekeeper.broker.store.messages import Draft, Placed
-from routekeeper.broker.tables.send_backs import COPIED_MAX
 from routekeeper.broker.tables.state import FAQ, BrokerState, Call, KnownSend, Later
 from routekeeper.broker.tables.topics import SCHEDULE_TOPIC, is_sending_forbidden, name_fault, retry_topic
-from routekeeper.remoting.addresses import charged_host
 from routekeeper.remoting.codes import (
     DLQ_PREFIX,
     PERM_READ,
@@ -456,8 +454,7 @@ def send_back(state: BrokerState, call: Call) -> RemotingCommand | Later:
     """Serve request 36: store a message that a consumer could not process, as a retry or as a dead letter.
 
     Raises:
-        Refusal: If the message must not be stored, or if the store cannot accept it. Also if this host's
-            consumers have sent back too many bytes in this second.
+        Refusal: If the message must not be stored, or if the store cannot accept it.
     """
     fields = SendBackFields.parse(call.request.ext_fields)
     group_config = state.require_group(fields.group, now_ms=call.now_ms)
@@ -478,19 +475,9 @@ def send_back(state: BrokerState, call: Call) -> RemotingCommand | Later:
         raise Refusal(
             ResponseCode.NO_PERMISSION, f"the topic[{config.topic_name}] sending message is forbidden"
         )
-    host = charged_host(call.peer.ip)
-    if not state.copied.has_room(host, now=call.now):
-        # No message is lost: after this answer, consumers send the message to the retry topic themselves.
-        # Source: DefaultMQPushConsumerImpl.sendMessageBackAsNormalMessage, RocketMQ 5.3.
-        raise Refusal(
-            ResponseCode.SYSTEM_BUSY,
-            "[REJECTREQUEST]system busy, start flow control for a while: failed messages of host"
-            f" {call.peer.ip} have reached {COPIED_MAX} bytes in this second",
-        )
     message = state.store.message_at(fields.offset)
     if message is None:
         raise Refusal(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {fields.offset}")
-    state.copied.add(host, len(message.body) + len(message.properties))
     properties = decode_properties(message.properties)
     properties.setdefault(PROPERTY_RETRY_TOPIC, message.topic)
     properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, message.offset_message_id)

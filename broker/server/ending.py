@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection
 from typing import Final, NoReturn
 
 from routekeeper.remoting.interrupt import Ending, Order, server_signals
+from routekeeper.remoting.threads import NoFreeThread
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,9 @@ def end_at_signals(stop: asyncio.Event, reload: Callable[[], None]) -> Ending:
     Args:
         reload: Callback that runs on the event loop at a signal to read settings and files again.
 
+    Raises:
+        NoFreeThread: If the thread cannot be started.
+
     Returns:
         An object that has the exit code as soon as ``stop`` is set.
     """
@@ -53,7 +57,10 @@ def end_at_signals(stop: asyncio.Event, reload: Callable[[], None]) -> Ending:
         name="signals",
         daemon=True,
     )
-    waiting.start()
+    try:
+        waiting.start()
+    except RuntimeError as error:
+        raise NoFreeThread(str(error)) from error
     return ending
 
 

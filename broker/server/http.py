@@ -11,7 +11,6 @@ from aiohttp import web
 from routekeeper.remoting.addresses import is_loopback, join_address
 from routekeeper.remoting.http.hosts import AllowedHosts
 from routekeeper.remoting.http.listener import HttpConnections, protocol_log
-from routekeeper.remoting.threads import NoFreeThread
 from routekeeper.remoting.tls_settings import PLAIN, PortTls
 from routekeeper.remoting.transport.port_context import watched_http
 
@@ -113,10 +112,7 @@ class HttpServer:
 
     async def _serve_metrics(self, request: web.Request) -> web.Response:
         async with self._gathering:  # the lock limits the work if many clients ask at once
-            try:
-                body = await self._metrics()
-            except NoFreeThread as error:
-                return web.Response(status=503, text=f"no thread can be started for the metrics: {error}\n")
+            body = await self._metrics()
         return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def _healthz(self, request: web.Request) -> web.Response:

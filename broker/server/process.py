@@ -52,7 +52,6 @@ from routekeeper.remoting.disk_threads import DiskThreads
 from routekeeper.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from routekeeper.remoting.logs import apply_log_level
 from routekeeper.remoting.message import Host
-from routekeeper.remoting.threads import in_thread
 from routekeeper.remoting.tls_settings import TlsSettingError
 from routekeeper.remoting.transport import lookups, split_address
 from routekeeper.remoting.transport.port_context import PortFiles, watched_port
@@ -450,11 +449,6 @@ class BrokerServer:
             raise SettingError(f"--http {self._config.http} cannot be bound: {reason}") from None
 
     async def _metrics(self) -> bytes:
-        """Return the metrics in Prometheus' text format.
-
-        Raises:
-            NoFreeThread: If no thread can be started for the disk's sizes or for the text.
-        """
         from routekeeper.broker.server.lag import KEPT_S, oldest_messages
         from routekeeper.broker.server.metrics import CONNECTION_KINDS, encode, gather
 
@@ -476,7 +470,7 @@ class BrokerServer:
             read = oldest_messages(self._state.store, samples.behind)
             self._oldest = await loop.run_in_executor(self._readers, read)
             self._oldest_at = loop.time()
-        return await in_thread(
+        encoding = partial(
             encode,
             samples,
             disk=disk,
@@ -490,6 +484,7 @@ class BrokerServer:
             expirations={port: s for port, left in self.expirations.items() if (s := left()) < math.inf},
             hooks=self._hooks,
         )
+        return await loop.run_in_executor(self._readers, encoding)
 
     def _take_locks(self) -> None:
         places = [("storePathRootDir", self._directory)]

@@ -28,6 +28,7 @@ from routekeeper.remoting.bodies import KVTable
 from routekeeper.remoting.bounds import ADDR_MAX, LEASE_MS
 from routekeeper.remoting.codes import VERSION, RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.disk_threads import DiskThreads
 from routekeeper.remoting.errors import FieldError, RemoteProtocolError, RemotingError
 from routekeeper.remoting.fields import (
     GetRouteFields,
@@ -39,7 +40,7 @@ from routekeeper.remoting.fields import (
 from routekeeper.remoting.properties import parse_properties
 from routekeeper.remoting.registration import RegisterBody, body_crc32, encode_register_body
 from routekeeper.remoting.route import DataVersion, TopicConfig, TopicRouteData, decode_route
-from routekeeper.remoting.threads import NoFreeThread, in_thread
+from routekeeper.remoting.threads import NoFreeThread
 from routekeeper.remoting.transport.aio import RemotingClient
 
 if TYPE_CHECKING:  # only type annotations need these classes
@@ -57,6 +58,8 @@ CHANGES_MAX: Final = 128
 PLAIN_BODY_MAX: Final = 15 * 1024 * 1024
 #: Number of topics above which a thread encodes a registration, so that the encoding delays no request.
 _INLINE_TOPICS_MAX: Final = 500
+#: Largest number of encodings for one registration, if topics change during each of them.
+_ENCODINGS_MAX: Final = 3
 #: Largest number of registrations of all topics that are sent at the same time. The limit applies if the
 #: broker has more than _INLINE_TOPICS_MAX topics. A registration may have 15 MiB, and each nameserver gets a
 #: separate copy. Without the limit, many nameservers that do not read would exhaust the memory.
@@ -146,7 +149,7 @@ class _Whole(NamedTuple):
 
     version: DataVersion
     config: BrokerConfig
-    request: asyncio.Task[RemotingCommand]
+    request: asyncio.Future[RemotingCommand]
 
 
 class Registrar:
@@ -184,6 +187,7 @@ class Registrar:
         self._changed = changed
         self._client = RemotingClient(close_on_timeout=True, tls=tls, hooks=(_Signing(state),))
         self._failing: set[str] = set()
+        self._encoding = DiskThreads("registration")
         self._turns: WeakValueDictionary[str, _Turn] = WeakValueDictionary()
         self._large = asyncio.Semaphore(LARGE_UNDER_WAY_MAX)
         self._whole: _Whole | None = None  # the newest registration, while any call needs it
@@ -347,25 +351,40 @@ class Registrar:
         # Increase ``begun`` before the topics are read. A call that read ``begun`` earlier then sends no
         # registration of its own, because this registration already includes all changes before that call.
         turn.begun += 1
-        whole = self._current_whole()
-        # Without the shield, cancelling this call would cancel the encoding for which other calls wait.
-        await self._register_at(addr, await asyncio.shield(whole.request))
+        for _ in range(_ENCODINGS_MAX):
+            whole = self._current_whole()
+            # Without the shield, cancelling this call would cancel the encoding for which other calls wait.
+            request = await asyncio.shield(whole.request)
+            if whole.version == self._state.topics.data_version:
+                break
+            # A topic that was changed meanwhile may have been sent alone already. Do not undo it.
+        await self._register_at(addr, request)
 
     def _current_whole(self) -> _Whole:
         """Return the registration of all topics. It is encoded once for all nameservers."""
         topics, config = self._state.topics, self._state.config
         version, whole = topics.data_version, self._whole
         if whole is None or whole.version != version or whole.config is not config:
-            encoding = asyncio.create_task(self._encode(tuple(topics), version, config))
-            whole = self._whole = _Whole(version, config, encoding)
+            whole = self._whole = _Whole(version, config, self._encoding_of(tuple(topics), version, config))
         return whole
+
+    def _encoding_of(
+        self, topics: tuple[TopicConfig, ...], version: DataVersion, config: BrokerConfig
+    ) -> asyncio.Future[RemotingCommand]:
+        if len(topics) > _INLINE_TOPICS_MAX:
+            return asyncio.create_task(self._encode(topics, version, config))
+        # Send these topics in the same iteration of the loop. Otherwise a later change could be sent alone
+        # before them, and they would undo it.
+        encoded: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+        encoded.set_result(self._encoded(topics, version, config))
+        return encoded
 
     async def register_topics(self, changes: Iterable[tuple[TopicConfig, DataVersion]]) -> None:
         """Send each changed topic alone, with its data version, to all nameservers (as in RocketMQ 5.x)."""
         for topic, version in changes:
             if self._leaving or not self._addresses:
                 return
-            request = await self._encode((topic,), version, self._state.config)
+            request = self._encoded((topic,), version, self._state.config)
             await asyncio.gather(*(self._register_at(addr, request) for addr in self._addresses))
 
     async def unregister(self) -> None:
@@ -397,19 +416,22 @@ class Registrar:
     async def close(self) -> None:
         await self._client.close()
         await self._names.close()
+        self._encoding.shutdown()
 
     async def _encode(
         self, topics: tuple[TopicConfig, ...], version: DataVersion, config: BrokerConfig
     ) -> RemotingCommand:
+        work = partial(self._encoded, topics, version, config)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._encoding, work)
+        except NoFreeThread:  # the event loop waits for the encoding instead
+            return work()
+
+    def _encoded(
+        self, topics: tuple[TopicConfig, ...], version: DataVersion, config: BrokerConfig
+    ) -> RemotingCommand:
         content = registration_body(topics, version, broker_permission=config.broker_permission)
-        wanted = config.compressed_register
-        if len(topics) > _INLINE_TOPICS_MAX:
-            try:
-                body, compressed = await in_thread(encode_fitting, content, compressed=wanted)
-            except NoFreeThread:  # the event loop waits for the encoding instead
-                body, compressed = encode_fitting(content, compressed=wanted)
-        else:
-            body, compressed = encode_fitting(content, compressed=wanted)
+        body, compressed = encode_fitting(content, compressed=config.compressed_register)
         fields = RegisterBrokerFields(
             broker_name=config.broker_name,
             broker_addr=self._broker_addr,
@@ -484,7 +506,8 @@ class Registrar:
     def _failed(self, addr: str, reason: str) -> None:
         """Log the first of several failures as a warning, and the following failures only at debug level."""
         level = logging.DEBUG if addr in self._failing else logging.WARNING
-        self._failing.add(addr)
+        if addr in self._addresses:  # a former nameserver would stay here for ever
+            self._failing.add(addr)
         logger.log(level, "registration failed nameserver=%s reason=%s", addr, reason)
 
     async def _ask_version(self, addr: str) -> VersionAnswer:

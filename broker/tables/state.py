@@ -17,7 +17,6 @@ from routekeeper.broker.tables.groups import Client, ClientTable
 from routekeeper.broker.tables.locks import QueueLocks
 from routekeeper.broker.tables.long_polling import HOST_PERCENT
 from routekeeper.broker.tables.offsets import ConsumerOffsets
-from routekeeper.broker.tables.send_backs import CopiedBytes
 from routekeeper.broker.tables.stats import Stats
 from routekeeper.broker.tables.topics import TopicConfigs, name_fault
 from routekeeper.remoting.bodies import HeartbeatData, MessageQueue, SubscriptionGroupConfig
@@ -168,7 +167,6 @@ class BrokerState:
         changed_settings: Settings that request 25 has changed, in this run of the broker or an earlier run,
             by RocketMQ's keys.
         sign: Function that signs requests to nameservers.
-        copied: Bytes of messages that consumers have sent back in this second.
         known_sends: Checked arguments of recent sends. ``requests.sending`` fills and reads this dict.
         full: Kinds of table entries (``topics``, ``groups`` and so on) that have reached their largest
             number. The broker logs this once for each kind.
@@ -202,7 +200,6 @@ class BrokerState:
     groups_promised: int = 0
     id_prefix: str = ""
     sign: Callable[[RemotingCommand], RemotingCommand] = field(default=lambda request: request)
-    copied: CopiedBytes = field(default_factory=CopiedBytes)
     known_sends: dict[tuple[str | None, ...], KnownSend] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

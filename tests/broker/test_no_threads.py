@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 from tests.broker.conftest import StartBroker
@@ -34,6 +35,7 @@ def test_broker_that_can_start_no_thread_stores_messages_and_ends_at_a_signal(
     flag = tmp_path / "no-threads"
     settings = ("flushIntervalCommitLog=50", "flushConsumerOffsetInterval=50")
     broker = start_broker(
+        *("--http", "127.0.0.1:0"),
         *(word for text in settings for word in ("--set", text)),
         prefix=(sys.executable, "-c", WITHOUT_THREADS, str(flag)),
     )
@@ -44,6 +46,8 @@ def test_broker_that_can_start_no_thread_stores_messages_and_ends_at_a_signal(
     assert wire.call(15, offset).code == 0
     time.sleep(0.5)  # the log, the topics and the offsets are written meanwhile
     assert wire.send_message("T", b"stored, too").code == 0
+    with urllib.request.urlopen(f"http://{broker.ready_line.split('http=')[1].strip()}/metrics") as answer:
+        assert b"mqbroker_disk_state" in answer.read()
     assert broker.stop() == 0
     said = broker.log.read_text()
     assert "Traceback" not in said

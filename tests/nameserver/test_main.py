@@ -195,13 +195,9 @@ def test_settings_that_apache_prints_are_read_from_a_file(release: str, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("given", ["namesrv.properties", "link"])
-@pytest.mark.parametrize("by", ["configStorePath", "dataDir"])
-def test_a_settings_file_that_a_change_would_overwrite_refuses_the_start(
-    by: str, given: str, tmp_path: Path
-) -> None:
+def test_a_settings_file_that_a_change_would_overwrite_refuses_the_start(given: str, tmp_path: Path) -> None:
     file, name = tmp_path / "namesrv.properties", tmp_path / given
-    path = file if by == "configStorePath" else tmp_path
-    text = f"listenPort=1234\n{by}={path}\n"
+    text = f"listenPort=1234\ndataDir={tmp_path}\n"
     file.write_text(text)
     (tmp_path / "link").symlink_to(file)
     result = run("-c", str(name), "-p")
@@ -211,6 +207,19 @@ def test_a_settings_file_that_a_change_would_overwrite_refuses_the_start(
         " it; name another file by configStorePath or by -c\n"
     )
     assert file.read_text() == text
+
+
+@pytest.mark.slow
+def test_a_settings_file_that_rocketmq_has_rewritten_starts_and_is_not_overwritten(tmp_path: Path) -> None:
+    """RocketMQ stores changes in the file of ``-c``, so this file then names itself as configStorePath."""
+    file = tmp_path / "namesrv.conf"
+    text = f"configStorePath={file}\norderMessageEnable=false\n"
+    file.write_text(text)
+    with started(tmp_path, "--http", "off", "-c", str(file)) as (_, ready), BlockingClient() as client:
+        change = RemotingCommand.request(318, body=b"orderMessageEnable=true")
+        assert client.invoke(ready["listen"], change).code == 0
+    assert file.read_text() == text
+    assert (tmp_path / "data" / "namesrv.properties").is_file()
 
 
 @pytest.mark.slow

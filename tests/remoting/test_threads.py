@@ -45,7 +45,7 @@ def test_in_thread_returns_the_result_and_passes_errors_on() -> None:
 
 def test_check_of_threads_ends_all_threads_that_it_could_start(monkeypatch: pytest.MonkeyPatch) -> None:
     before = threading.active_count()
-    check_threads()
+    check_threads(16)
     assert threading.active_count() == before
     start, left = threading.Thread.start, [20]
 
@@ -57,5 +57,5 @@ def test_check_of_threads_ends_all_threads_that_it_could_start(monkeypatch: pyte
 
     monkeypatch.setattr(threading.Thread, "start", start_some)
     with pytest.raises(NoFreeThread, match=r"ulimit -u, pids\.max"):
-        check_threads()
+        check_threads(20)
     assert threading.active_count() == before

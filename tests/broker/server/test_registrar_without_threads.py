@@ -40,7 +40,7 @@ def test_registration_with_many_topics_needs_no_thread(
     start = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:
-        if not thread.name.startswith("asyncio"):  # at its end, the loop starts a thread without this name
+        if not thread.name.startswith("registration"):
             start(thread)
             return
         refused.append(thread.name)
