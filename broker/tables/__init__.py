@@ -10,6 +10,5 @@ This package contains the tables and their bounds. Only ``state_files.py`` acces
     offsets.py         committed offsets of groups
     locks.py           queues that consumers have locked
     long_polling.py    pulls that wait for a message
-    send_backs.py      bytes of messages that consumers sent back
     stats.py           counters and their rates
 """
