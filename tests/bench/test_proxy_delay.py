@@ -70,7 +70,8 @@ def test_round_trip_takes_the_given_time(delayed: Delayed, delay_ms: float) -> N
     found = sorted(round_trip_ms(connection) for _ in range(TIMES))
     print(f"{delay_ms:g} ms: least {found[0]:.2f}, median {statistics.median(found):.2f}, bare {bare:.2f}")
     assert found[0] >= delay_ms
-    assert found[0] < delay_ms + bare + PASSING_MS
+    # On a slow machine, the event loop's timers are late by up to 2 % of the delay.
+    assert found[0] < 1.02 * delay_ms + bare + PASSING_MS
 
 
 @pytest.mark.alone
