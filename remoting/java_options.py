@@ -45,9 +45,11 @@ def ignored_java_properties(environment: Mapping[str, str], tls: TlsFlags) -> st
                 found[flag.removeprefix("-D")] = variable, value.strip(_QUOTES)
     if _MODE in found:
         variable, value = found[_MODE]
-        reason = closed_door(_MODE, value.lower())
-        if reason is not None and not _names_mode(tls):
-            raise TlsSettingError(f"-D{_MODE}={value} in {variable} is not read: {reason}")
+        if closed_door(_MODE, value.lower()) is not None and not _names_mode(tls):
+            raise TlsSettingError(
+                f"-D{_MODE}={value} in {variable} is not read; use --tls-mode {value.lower()}, or {_MODE} in"
+                " the file of --tls-config"
+            )
     return shortened(", ".join(found))
 
 

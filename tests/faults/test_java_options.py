@@ -48,7 +48,7 @@ def test_tls_that_only_java_would_enforce_refuses_the_start(
     )
     monkeypatch.setenv(variable, text)
     line = refusal(kind, tmp_path, *flags)
-    assert f"-Dtls.server.mode=enforcing in {variable} is not read: " in line
+    assert f"-Dtls.server.mode=enforcing in {variable} is not read; use --tls-mode enforcing, or " in line
     assert "use --tls-mode enforcing" in line
     assert len(line.splitlines()) == 1
 
