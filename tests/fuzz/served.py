@@ -42,6 +42,7 @@ from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import FrameDecoder
 from routekeeper.remoting.lenient import REQUEST
+from tests.cost import on_this_machine
 from tests.fuzz.arguments import NAMES, read, with_all
 from tests.fuzz.inputs import SEEDS, corpus
 from tests.ports import free_addresses
@@ -338,6 +339,7 @@ def _hold(asked: Process, one: Input, findings: Findings) -> float:
         if least <= limit / 2:
             break
     if least > limit:
+        limit = on_this_machine(limit)
         waits = [_wait_beside(asked, one) for _ in range(_TRIES)]
         if min(waits) > limit:
             findings.missed.append(

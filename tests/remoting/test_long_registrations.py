@@ -25,6 +25,7 @@ from routekeeper.remoting.registration import (
 )
 from routekeeper.remoting.route import TopicConfig
 from routekeeper.remoting.steps import finish
+from tests.cost import on_this_machine
 from tests.registrations import read_registration
 
 #: Maximum seconds of each step. A step usually takes about a tenth of this time, so that slow machines pass,
@@ -67,7 +68,7 @@ def test_no_step_of_the_largest_registration_in_json_takes_long() -> None:
             took.append(time.thread_time() - began)
     assert not isinstance(decoded, Answer)
     assert len(decoded.table) == 75_000
-    assert sorted(took)[-3] < STEP_S
+    assert sorted(took)[-3] < on_this_machine(STEP_S)
     assert len(took) > 20
 
 

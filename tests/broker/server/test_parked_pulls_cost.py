@@ -24,7 +24,7 @@ from routekeeper.remoting.message import Host
 from routekeeper.remoting.route import TopicConfig
 from tests.broker.server.test_pull_shares import FIELDS
 from tests.broker.states import HOST, NOW, state_in
-from tests.cost import TRIES, least_cpu_s
+from tests.cost import TRIES, least_cpu_s, on_this_machine
 
 
 def test_many_pulls_of_one_queue_leave_quickly_with_their_connection() -> None:
@@ -42,7 +42,8 @@ def test_many_pulls_of_one_queue_leave_quickly_with_their_connection() -> None:
 
         return drop
 
-    assert least_cpu_s(full, below=1.0) < 1.0
+    allowed = on_this_machine(1.0)
+    assert least_cpu_s(full, below=allowed) < allowed
 
 
 COUNT = 3 * LOOKS_MAX + 1
@@ -151,4 +152,4 @@ def test_deletion_of_a_topic_with_many_queues_leaves_the_loop_to_others(state: B
 
     # To search all queues in a single step would take 20 ms. With a plain dict, the search would take
     # seconds, because Python finds a dict's first key only after all keys that were removed before.
-    assert min(asyncio.run(longest_turn_s()) for _ in range(TRIES)) < 0.01
+    assert min(asyncio.run(longest_turn_s()) for _ in range(TRIES)) < on_this_machine(0.01)

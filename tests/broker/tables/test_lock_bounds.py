@@ -9,7 +9,7 @@ import pytest
 from routekeeper.broker.tables.locks import EXPIRY_STEP, LOCK_BYTES_MAX, LOCKS_MAX, QueueLocks
 from routekeeper.remoting.bodies import MessageQueue
 from routekeeper.remoting.bounds import CLIENT_ID_MAX, NAME_MAX, TOPIC_NAME_MAX
-from tests.cost import least_cpu_s
+from tests.cost import least_cpu_s, on_this_machine
 
 ONE, OTHER = "192.0.2.7", "192.0.2.8"
 #: Processor time in s for 100 calls of ``any_held``. A search of 20,000 locks alone takes about 1 ms.
@@ -80,7 +80,8 @@ def test_expired_locks_of_a_group_are_not_searched() -> None:
     def make() -> Callable[[], object]:
         return lambda: [locks.any_held("G", now=100.0) for _ in range(100)]
 
-    assert least_cpu_s(make, below=CALLS_S) < CALLS_S
+    allowed = on_this_machine(CALLS_S)
+    assert least_cpu_s(make, below=allowed) < allowed
 
 
 def test_expired_locks_are_removed_in_steps() -> None:

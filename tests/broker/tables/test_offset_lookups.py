@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from routekeeper.broker.tables.offsets import ConsumerOffsets
-from tests.cost import least_cpu_s
+from tests.cost import least_cpu_s, on_this_machine
 
 TOPICS, GROUPS = 100, 1000
 
@@ -28,7 +28,8 @@ def test_looks_cost_what_they_find() -> None:
         assert all(len(offsets.topics_of(f"G{group}")) == TOPICS for group in range(GROUPS))
         assert all(len(offsets.groups_of(f"T{topic}")) == GROUPS for topic in range(TOPICS))
 
-    assert least_cpu_s(lambda: look, below=0.5) < 0.5
+    allowed = on_this_machine(0.5)
+    assert least_cpu_s(lambda: look, below=allowed) < allowed
 
 
 @pytest.mark.slow
@@ -45,4 +46,5 @@ def test_removals_cost_what_they_remove() -> None:
 
         return remove
 
-    assert least_cpu_s(removals, below=0.7) < 0.7
+    allowed = on_this_machine(0.7)
+    assert least_cpu_s(removals, below=allowed) < allowed

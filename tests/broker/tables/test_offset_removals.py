@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from routekeeper.broker.tables.offsets import DROPPED, LARGE, SWEPT, ConsumerOffsets
-from tests.cost import least_cpu_s
+from tests.cost import least_cpu_s, on_this_machine
 
 GROUPS = 30_000
 QUEUES = 65_536
@@ -67,7 +67,8 @@ def test_deletion_of_a_topic_costs_the_same_with_few_and_with_many_groups() -> N
         return lambda: tables[-1].drop_topic("T")
 
     # A removal of one group after the other would take 50 ms.
-    assert least_cpu_s(drop, below=0.005) < 0.005
+    allowed = on_this_machine(0.005)
+    assert least_cpu_s(drop, below=allowed) < allowed
     offsets = tables[-1]
     assert (tuple(offsets.pairs()), offsets.size) == ((), 0)
     assert offsets.topics_of("G7") == ()

@@ -12,6 +12,7 @@ from routekeeper.nameserver.http import lists
 from routekeeper.nameserver.http.lists import Wanted
 from routekeeper.nameserver.modes.interface import Freshness
 from routekeeper.remoting.steps import STEP
+from tests.cost import on_this_machine
 from tests.nameserver.http.test_server_http import running
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -52,7 +53,7 @@ async def test_search_for_a_part_of_a_name_goes_through_a_large_table_in_steps(
             assert b"".join(found.things.inner).decode() == expected
             assert len(took_s) > TOPICS / STEP
             shortest_s = list(map(min, shortest_s or took_s, took_s))
-        assert max(shortest_s) < 0.01, "no step keeps the loop for longer, in CPU time"
+        assert max(shortest_s) < on_this_machine(0.01), "no step keeps the loop for longer, in CPU time"
 
         # The nameserver must answer other HTTP requests while searches run.
         searches = [

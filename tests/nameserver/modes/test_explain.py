@@ -14,7 +14,7 @@ from routekeeper.nameserver.routes.table import RouteTable
 from routekeeper.nameserver.types import BrokerAddr, BrokerKey, BrokerName, ClusterName, LeaveReason
 from routekeeper.nameserver.verdicts import Applied
 from routekeeper.remoting.route import DataVersion
-from tests.cost import least_cpu_s
+from tests.cost import least_cpu_s, on_this_machine
 
 A = BrokerKey(ClusterName("c"), BrokerAddr("10.0.0.1:10911"))
 
@@ -165,7 +165,8 @@ def test_search_in_a_full_history_takes_little_time(topics: int) -> None:
         for _ in range(100):
             assert history.of_topic("unknown") == ()
 
-    assert least_cpu_s(lambda: search, below=0.05) < 0.05
+    allowed = on_this_machine(0.05)
+    assert least_cpu_s(lambda: search, below=allowed) < allowed
 
 
 @given(st.lists(st.sets(st.sampled_from("abcdefgh"), max_size=6), max_size=60))

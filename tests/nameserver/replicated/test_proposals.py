@@ -35,7 +35,7 @@ from routekeeper.nameserver.replicated.peer_messages import (
 from routekeeper.nameserver.replicated.proposals import RESEND_S, PendingProposal, ProposalBook, Sequencer
 from routekeeper.nameserver.types import BrokerAddr, BrokerName, ClusterName, LeaveReason
 from routekeeper.remoting.route import DataVersion
-from tests.cost import least_cpu_s
+from tests.cost import least_cpu_s, on_this_machine
 
 ONE, TWO = b"\x01one", b"\x01two"  # commands of format 1
 TO_LEADER = (3, 1)
@@ -438,7 +438,8 @@ def test_cost_to_withdraw_does_not_grow_with_the_queue() -> None:
 
         return withdraw_all
 
-    assert least_cpu_s(full, below=0.3) < 0.3
+    allowed = on_this_machine(0.3)
+    assert least_cpu_s(full, below=allowed) < allowed
 
 
 def test_proposals_that_were_not_appended_go_first_again() -> None:

@@ -20,23 +20,24 @@ from routekeeper.nameserver.verdicts import Applied
 from routekeeper.remoting.registration import REGISTER_TOPICS_MAX
 from routekeeper.remoting.route import DataVersion
 from routekeeper.remoting.steps import Steps
-from tests.cost import TRIES
+from tests.cost import TRIES, on_this_machine
 from tests.nameserver.routes.test_route_table import key, registration
 from tests.registrations import as_it_came
 from tests.tables import check_table
 
-#: Maximum CPU time of a step, in seconds. During a step, the nameserver serves no other request.
-STEP_S = 0.02
+#: Maximum CPU time of a step, in seconds, on the usual machine. During a step, the nameserver serves no other
+#: request. The longest step takes 15 to 19 ms, and each of these changes takes 80 to 500 ms in all.
+STEP_S = 0.04
 
 A = BrokerName("a")
 
 
-def longest_step_s(make: Callable[[], Steps[object]]) -> float:
-    """Return the CPU time of the longest step, in seconds.
+def check_steps(make: Callable[[], Steps[object]]) -> None:
+    """Check that no step takes longer than ``STEP_S`` in at least one of several tries.
 
-    The result is the smallest of several tries, because other processes may slow down some of them.
+    Other processes may slow down some of the tries.
     """
-    least = float("inf")
+    least, allowed = float("inf"), on_this_machine(STEP_S)
     for _ in range(TRIES):
         steps, longest = make(), 0.0
         gc.collect()
@@ -53,9 +54,9 @@ def longest_step_s(make: Callable[[], Steps[object]]) -> float:
         finally:
             gc.enable()
         least = min(least, longest)
-        if least < STEP_S:
+        if least < allowed:
             break
-    return least
+    assert least < allowed
 
 
 def topics_of(name: str, count: int) -> tuple[str, ...]:
@@ -79,7 +80,7 @@ def test_full_registration_behind_a_wipe_and_a_single_topic_is_compared_in_steps
             return shortened(table, said, delete_absent=False, limits=lambda: None)
         return deciding_registration(table.view, said, NamesrvSettings())
 
-    assert longest_step_s(make) < STEP_S
+    check_steps(make)
 
 
 def eviction(table: RouteTable, name: str) -> Evict:
@@ -103,7 +104,7 @@ def test_removal_that_makes_half_of_the_others_forgotten_is_made_in_steps() -> N
         made.append(table)
         return table.applying(eviction(table, "b"))
 
-    assert longest_step_s(make) < STEP_S
+    check_steps(make)
     table = made[-1]
     assert table.tombstones.floor == table.revision - 1
     assert len(table.tombstones.by_kind["topic"]) == TOMBSTONES_MAX // 2 - 5
@@ -122,7 +123,7 @@ def test_return_of_all_removed_topics_is_made_in_steps() -> None:
         made.append(table)
         return table.applying(registration(table, "a", topics))
 
-    assert longest_step_s(make) < STEP_S
+    check_steps(make)
     assert not made[-1].tombstones.by_kind["topic"]
     check_table(made[-1])
 

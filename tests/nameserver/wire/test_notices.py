@@ -21,7 +21,7 @@ from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.fields import RegisterBrokerFields
 from routekeeper.remoting.frame import FrameDecoder
 from routekeeper.remoting.transport.blocking import BlockingClient
-from tests.cost import least_cpu_s
+from tests.cost import least_cpu_s, on_this_machine
 from tests.faults.servers import server
 
 WITHIN_S = 30.0
@@ -190,18 +190,19 @@ def test_address_stays_known_until_the_last_connection_that_registered_it_closes
 
 @pytest.mark.slow
 def test_notice_costs_no_more_for_the_addresses_of_all_connections() -> None:
-    async def main() -> float:
+    async def main() -> None:
         async with asyncio.TaskGroup() as group:
             notices = Notices(group)
             for number in range(5_000):
                 for port in range(1, PER_CONNECTION_MAX + 1):
                     host = f"10.0.{number // 250}.{number % 250}"
                     notices.registered(ConnectionId(number), host, f"{host}:{port}")
-            took_s = least_cpu_s(lambda: lambda: notices.send(change(["10.1.1.1:1"])), below=0.005)
+            allowed = on_this_machine(0.005)
+            took_s = least_cpu_s(lambda: lambda: notices.send(change(["10.1.1.1:1"])), below=allowed)
             await notices.close()
-        return took_s
+        assert took_s < allowed
 
-    assert asyncio.run(main()) < 0.005
+    asyncio.run(main())
 
 
 async def test_notices_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from routekeeper.remoting.acl.accounts import WHITE_MAX, Accounts, merge_files, parse_acl_file
 from routekeeper.remoting.acl.changes import ChangeFailed, put_white
-from tests.cost import least_cpu_s
+from tests.cost import least_cpu_s, on_this_machine
 
 NOBODY = merge_files({})
 FILE = "plain_acl.yml"
@@ -54,4 +54,5 @@ def test_long_list_blocks_the_broker_only_briefly(listed: str) -> None:
         except ChangeFailed:
             pass
 
-    assert least_cpu_s(lambda: read, below=0.1) < 0.1
+    allowed = on_this_machine(0.1)
+    assert least_cpu_s(lambda: read, below=allowed) < allowed
