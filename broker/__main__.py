@@ -49,13 +49,15 @@ from routekeeper.remoting.addresses import is_loopback, is_unspecified, split_ad
 from routekeeper.remoting.errors import LocalProtocolError
 from routekeeper.remoting.files import SETTINGS_SIZE_MAX, read_regular
 from routekeeper.remoting.java_options import ignored_java_properties
-from routekeeper.remoting.logs import Style, apply_log_level, in_one_line
+from routekeeper.remoting.logs import Style, apply_log_level, in_one_line, shortened
 from routekeeper.remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
 from routekeeper.remoting.properties import (
+    OUTRANKED,
     commented,
     explain_comments,
     format_properties,
     name_unknown,
+    outranked,
     parse_properties,
 )
 from routekeeper.remoting.reload import Reload, SettingsFile
@@ -341,6 +343,9 @@ def _settings(
         if changed is None:
             saved = read_changed_settings(DISK, directory)
             changed = {key: value for key, value in saved.items() if key in LIVE_KEYS}
+            for key, value, in_force in outranked(file, changed, flags):
+                path = directory / "config" / SETTINGS
+                logger.warning(OUTRANKED, key, shortened(value), shortened(in_force), path)
         config, _ = apply_properties(config, changed)
     except OSError as error:
         reason = f"{error.strerror}: {error.filename}"

@@ -60,9 +60,9 @@ from routekeeper.nameserver.wire.server import NameServer
 from routekeeper.remoting.addresses import is_loopback, join_address
 from routekeeper.remoting.files import SETTINGS_SIZE_MAX, read_regular
 from routekeeper.remoting.java_options import ignored_java_properties
-from routekeeper.remoting.logs import Style, in_one_line
+from routekeeper.remoting.logs import Style, in_one_line, shortened
 from routekeeper.remoting.output import set_up_logging, write_stderr_in_thread, write_stdout_in_thread
-from routekeeper.remoting.properties import explain_comments, parse_properties
+from routekeeper.remoting.properties import OUTRANKED, explain_comments, outranked, parse_properties
 from routekeeper.remoting.reload import Reload, SettingsFile
 from routekeeper.remoting.service_manager import ServiceManager
 from routekeeper.remoting.threads import TRY_AGAIN, NoFreeThread, check_threads, in_full
@@ -123,6 +123,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             if warning:
                 log.warning("token file warning=%s", warning)
         live = LiveSettings(settings, stored)
+        for key, value, in_force in outranked(file, live.stored, line.flags):
+            log.warning(OUTRANKED, key, shortened(value), shortened(in_force), settings.store_path)
         settings_file = SettingsFile(
             file,
             read=lambda: _read_file(line),

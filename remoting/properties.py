@@ -9,6 +9,11 @@ from typing import Final
 #: Largest properties text in a request, in bytes. Reading a text of this size takes a few ms. A text with all
 #: settings of a broker is shorter.
 REQUEST_SIZE_MAX: Final = 16 * 1024
+#: Log line for a setting of :func:`outranked`: key, value in the file, value in force, file of the changes.
+OUTRANKED: Final = (
+    "setting in the file not in force key=%s value=%s in_force=%s changed_in=%s"
+    " hint=a change by mqadmin outranks the file; change it by mqadmin again"
+)
 _BLANKS: Final = " \t\f"
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _LETTERS: Final = {char: letter for letter, char in _ESCAPES.items()}
@@ -78,6 +83,26 @@ def explain_comments(refusal: str, values: Mapping[str, str]) -> str:
     if any(key in refusal for key in commented(values)):
         return f"{refusal}; a comment behind a value is part of the value: put it on a line of its own"
     return refusal
+
+
+def outranked(
+    file: Mapping[str, str], changes: Mapping[str, str], flags: Collection[str]
+) -> tuple[tuple[str, str, str], ...]:
+    """Return the settings in a ``-c`` file that are not in force, because a change at run time outranks them.
+
+    Args:
+        file: Settings in the file.
+        changes: Settings that were changed at run time, in this run or in an earlier one.
+        flags: Keys of the settings that flags give. A flag outranks both.
+
+    Returns:
+        For each setting: its key, the value in the file, and the value in force.
+    """
+    return tuple(
+        (key, file[key].strip(), value)
+        for key, value in changes.items()
+        if key in file and key not in flags and file[key].strip() != value.strip()
+    )
 
 
 def name_unknown(keys: Collection[str]) -> tuple[str, ...]:

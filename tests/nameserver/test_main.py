@@ -229,9 +229,15 @@ def test_settings_changed_at_run_time_hold_after_a_restart(tmp_path: Path) -> No
         assert client.invoke(ready["listen"], change).code == 0
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 0
-    with started(tmp_path, "--http", "off") as (_, ready), BlockingClient() as client:
+    file = tmp_path / "namesrv.conf"
+    file.write_text("orderMessageEnable=false\n")
+    with started(tmp_path, "--http", "off", "-c", str(file)) as (_, ready), BlockingClient() as client:
         shown = client.invoke(ready["listen"], RemotingCommand.request(319)).body.decode()
         assert "orderMessageEnable=true\n" in shown
+    (line,) = [one for one in (tmp_path / "stderr.txt").read_text().splitlines() if "not in force" in one]
+    assert "WARNING" in line
+    store = f"{tmp_path}/data/namesrv.properties"
+    assert f"key=orderMessageEnable value=false in_force=true changed_in={store}" in line
 
 
 @pytest.mark.parametrize("flag", ["--help", "--version"])

@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routekeeper.remoting.properties import escape_properties, format_properties, parse_properties
+from routekeeper.remoting.properties import (
+    escape_properties,
+    format_properties,
+    outranked,
+    parse_properties,
+)
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 
@@ -64,3 +69,9 @@ def test_properties_are_written_sorted() -> None:
 @given(st.dictionaries(TEXTS.filter(bool), TEXTS))
 def test_any_properties_survive_writing_and_reading(values: dict[str, str]) -> None:
     assert parse_properties(escape_properties(values).decode("ascii")) == values
+
+
+def test_setting_of_a_file_is_outranked_by_another_value_only_and_not_under_a_flag() -> None:
+    file = {"a": "1 ", "b": "2", "c": "3", "d": "4"}
+    changes = {"a": "1", "b": "20", "c": "30", "e": "5"}
+    assert outranked(file, changes, {"c": "31"}) == (("b", "2", "20"),)

@@ -32,7 +32,8 @@ Every setting of `mqnamesrv` and `mqbroker`, as the programs declare it. [operat
 page.
 
 A key stands in the file of `-c`, in RocketMQ's form (`key=value`). Flags win over settings that were changed
-at run time, and those win over the file. Keys marked *live* change at run time:
+at run time, and those win over the file. At the start, a WARNING (`setting in the file not in force`) names
+each value in the file that such a change outranks. Keys marked *live* change at run time:
 `mqadmin updateNamesrvConfig -k KEY -v VALUE`, `mqadmin updateBrokerConfig -k KEY -v VALUE`. `-p` prints all
 settings in force.
 """

@@ -401,16 +401,25 @@ def test_changed_settings_are_kept_over_restarts_below_flags(start_broker: Start
     broker = start_broker()
     assert broker.wire().call(25, body=b"traceOn=false\nfileReservedTime=48\n").code == 0
     broker.kill()
+    told: list[tuple[str, ...]] = []
 
     def setting(*flags: str) -> list[str]:
         again = start_broker(*flags, store=broker.store)
         lines = again.wire().call(26).body.decode().splitlines()
         again.stop()
+        warning = r"WARNING .* not in force key=(\S+) value=(\S+) in_force=(\S+) "
+        told[:] = re.findall(warning, again.log.read_text())
         return [line for line in lines if line.startswith(("traceOn=", "fileReservedTime="))]
 
     assert sorted(setting()) == ["fileReservedTime=48", "traceOn=false"]
     assert sorted(setting("--set", "traceOn=true")) == ["fileReservedTime=48", "traceOn=true"]
     assert sorted(setting()) == ["fileReservedTime=48", "traceOn=false"]
+    file = broker.store.parent / "broker.conf"
+    file.write_text("fileReservedTime=24\ntraceOn=true\n")
+    assert sorted(setting("-c", str(file))) == ["fileReservedTime=48", "traceOn=false"]
+    assert told == [("fileReservedTime", "24", "48"), ("traceOn", "true", "false")]
+    setting("-c", str(file), "--set", "traceOn=true")
+    assert told == [("fileReservedTime", "24", "48")], "a flag outranks both"
     settings = broker.store / "config" / "broker.properties"
     checksum = broker.store / "config" / "broker.properties.sha256"
     settings.write_text("listenPort=1\ntraceOn=false\n")
