@@ -30,7 +30,7 @@ def struck_server(scenario: str, case: str, *, count: int, drawn: int, leader: i
 
     - Restart, and cases of followers: the server ``drawn``, or the server after it if ``drawn`` is the
       leader.
-    - Partition: the server ``drawn``, unless the case is about the leader.
+    - Partition: in a case about the leader, the leader; else the server ``drawn``.
     - All other cases: the leader, or the server ``drawn`` if there is no leader.
 
     Args:

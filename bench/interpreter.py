@@ -40,8 +40,8 @@ def optimised_by(config_args: str, prefix: str, *, debian: bool) -> str | None:
 
     - CPython that was configured with both flags, as python.org's images, Fedora, Homebrew, conda and uv do.
     - The packages of Debian and Ubuntu. Their rules pass the flags of both optimisations to make, so
-      ``CONFIG_ARGS`` has neither flag. With one write at a time, Debian's 3.11.2 needs 18 % less CPU time
-      than a build without optimisations.
+      ``CONFIG_ARGS`` has neither flag. In a benchmark with one write at a time, Debian's 3.11.2 needs
+      18 % less CPU time than a build without optimisations.
     """
     if "--enable-optimizations" in config_args and "--with-lto" in config_args:
         return "configured with --enable-optimizations and --with-lto"

@@ -70,8 +70,9 @@ def _remove(chosen: Callable[[str, int], bool]) -> None:
         for name in listed
         if (tag := _TAG.match(name)) is not None and chosen(tag[1], int(tag[2]))
     ]
-    # Also remove the interface that has the tag as its name. The kernel removes this interface only some time
-    # after the other interface of the pair, and until then its name is in use.
+    # Also remove the interface outside the namespaces, one end of a pair, which has the tag as its name. The
+    # kernel removes the other end with its namespace, but this end only some time later. Until then, the name
+    # is in use.
     lines = [f"link del {tag}" for tag in {tag for _, tag in found}]
     lines += [f"netns del {name}" for name, _ in found]
     run(["ip", "-force", "-batch", "-"], lines, check=False)

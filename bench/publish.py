@@ -112,7 +112,7 @@ def publish_scale(result: Path, to: Path) -> list[Path]:
     """Write the rows and raw events of all series in ``result`` into ``to``, and return the archives' paths.
 
     A series is in ``result`` itself or below it. The page and the tables are made from all series in ``to``,
-    so that parts can be measured and published one by one.
+    so that the parts of the measurements (size, distance and number) can be published one by one.
 
     Raises:
         PublishError: If ``result`` has two series of one part, or a series without rows.

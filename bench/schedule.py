@@ -103,7 +103,7 @@ def block_seed(seed: int, series: str, block: int) -> int:
 def turns_of_block(plan: Plan, series: SeriesPlan, block: int, seed: int) -> list[Turn]:
     """Return the turns of a round in random order.
 
-    If a run is void, it is made again at its place in this order.
+    If the harness fails during a run, the run does not count. It is made again at its place in this order.
     """
     own = block_seed(seed, series.name, block)
     order = drawn_order(series.arms or plan.arms, stream(own, "order of arms"))
@@ -146,7 +146,7 @@ def expected_s(plan: Plan, turns: Sequence[Turn], *, done_s: Sequence[tuple[Turn
 
 
 def usual_overhead_s(arm: Arm) -> float:
-    """Return a design's expected time for all starts and restarts in a run, in s, before any run is over."""
+    """Return a design's expected time for all starts and restarts in a run, in s, if no run has ended yet."""
     return OVERHEADS_S.get(arm, OVERHEAD_S)
 
 

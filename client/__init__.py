@@ -1,5 +1,6 @@
 """Producers, consumers and administration. Users import these classes from :mod:`routekeeper`."""
 
-# If the package had a second name, Python would load each class twice.
+# Refuse every other name. If programs imported this package under two names, Python would make two different
+# classes from each class, and ``isinstance`` would fail.
 if __name__ != "routekeeper.client":
     raise ImportError(f"{__name__!r} is installed as routekeeper.client: import it by this name")

@@ -51,9 +51,9 @@ class Assignment:
         queues: Queues that the member consumes, and queues that it releases when their last batch ends.
         running: Queues of an orderly member whose messages a worker consumes now. The queue's state does not
             show this, because a reset or :meth:`seek` replaces the state while the batch still runs.
-        released: Queues that the member released before it stored the offsets of messages that it had
-            returned to the user. The value is the offset after these messages. The pull consumer clears this
-            dict.
+        released: Queues that the member released although it had not stored the offset of all messages that
+            it returned to the user. The value is the offset after these messages. The pull consumer clears
+            this dict when it reports these queues in an error, or no longer needs them.
         changed: Signal that members or routes changed, so that queues must be assigned again.
         work: Signal that messages may be ready for the listener.
         room: Signal that a batch ended.
@@ -75,6 +75,8 @@ class Assignment:
         Args:
             subscriptions: Subscriptions by topic. The caller may change this mapping later.
             pull: Operation that pulls messages of one queue, started for each assigned queue.
+            orderly: True if the member locks each queue and consumes its messages one after the other.
+            auto_store: True to store offsets of consumed messages regularly.
         """
         self.config = config
         self._orderly = orderly
@@ -101,7 +103,11 @@ class Assignment:
         self._store_trouble = TroubleLog(log, "offsets are stored again group=%s", config.group)
 
     def start(self, start_ms: int) -> Operation[None]:
-        """Begin to assign queues and to store their offsets."""
+        """Begin to assign queues and to store their offsets.
+
+        Args:
+            start_ms: Unix time in ms at which this member starts.
+        """
         if self._stopping:
             return
         self._start_ms = start_ms
@@ -486,7 +492,7 @@ class Assignment:
     def store(
         self, queue: MessageQueue, process: ProcessQueue[Taken], *, oneway: bool, last: bool = False
     ) -> Operation[None]:
-        """Store a queue's offset as :meth:`commit` does. Log a failure, because the next call tries again."""
+        """Store a queue's offset as :meth:`commit` does. Only log a failure: the next call tries again."""
         try:
             yield from self.commit(queue, process, oneway=oneway, last=last)
         except RemotingError as error:
@@ -519,6 +525,7 @@ class Assignment:
         """Store a queue's offset, if it differs from the stored offset.
 
         Args:
+            oneway: True to send a request without an answer.
             last: True if this member releases the queue. The offset is then stored even if it does not
                 differ, except in a broadcast group. An earlier commit that still waits in a thread is
                 withdrawn, so that it cannot overwrite this offset.
@@ -544,7 +551,7 @@ class Assignment:
             self._stored[queue] = offset
 
     def _tell(self, text: str, *values: object) -> Operation[None]:
-        """Log a failure as a warning, or as info if this member is closing and may cause the failure."""
+        """Log a failure as a warning, or as info while this member is closing, when failures are expected."""
         text, values = text + " group=%s", (*values, self.config.group)
         if self._stopping or self._core.closing:
             log.info(text, *values)

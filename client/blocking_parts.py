@@ -34,7 +34,9 @@ Ts = TypeVarTuple("Ts")
 
 
 class Steps:
-    """A runner for the code of a client's operations, in one thread at a time and never during I/O.
+    """A runner for the code of a client's operations. Only one thread at a time runs such code.
+
+    A thread does its I/O between two calls of :meth:`run`, so a slow server blocks no other thread.
 
     Attributes:
         lock: Held while :meth:`run` runs code of an operation. Other code that holds this lock must not call

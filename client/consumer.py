@@ -112,7 +112,7 @@ def _is_impossible(error: RemotingError) -> bool:
 
 
 def _left_behind(message: ReceivedMessage) -> str:
-    """Return the log event for a message that neither its broker nor this client can copy."""
+    """Return the text of the log line about a message that neither its broker nor this client can copy."""
     if message.body:
         return "message left behind, too large for a copy"
     return "message left behind, too large for a copy by its broker, and its body is empty"
@@ -253,7 +253,8 @@ class PushConsumerCore(GroupMember):
         readable = tuple(message for message in batch if isinstance(message, ReceivedMessage))
         if readable and not process.dropped:
             yield from self._listen(queue, process, readable)
-        # After a reset, the queue has a new state, whose messages may have waited for the end of this batch.
+        # Wake a worker if messages of this queue wait. After a reset of its offset, the queue has a new
+        # state, and its messages had to wait until this batch ended.
         if process.dropped or (process.count and (self.config.orderly or process.idle)):
             self._work.notify()
 
@@ -325,16 +326,16 @@ class PushConsumerCore(GroupMember):
             process.give_back(again)
 
     def _send_to_dead_letters(self, queue: MessageQueue, message: ReceivedMessage) -> Operation[bool]:
-        """Send a message of an orderly queue to the dead letter topic. Return False to try again later.
+        """Send an orderly queue's message to the dead letter topic; return False if it must be tried again.
 
         This member first sends a copy. If certainly no broker stored the copy, this member asks the message's
-        broker to copy the stored message. This may succeed if the message is too large for a producer. If the
-        message is too large for the broker's copy, too, it stays in its queue.
+        broker to copy the stored message itself. This may succeed although a producer could not send a copy
+        of this size. If the message is too large for the broker's copy, too, it stays in its queue.
         """
         times_max = self._reconsume_max()
         try:
-            # Send the copy with one retry more than allowed. Brokers of 4.9 and of 5.x then put the message
-            # into the dead letter topic at once.
+            # State in the copy that the message had one retry more than allowed. Brokers of 4.9 and of 5.x
+            # then put the message into the dead letter topic at once.
             yield from self._resend(message, reconsume_times=times_max + 1, times_max=times_max)
             return True
         except RemotingError as error:

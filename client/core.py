@@ -225,6 +225,7 @@ class ClientCore:
         """Add a consumer: heartbeats then contain its group, and :meth:`close` closes the consumer.
 
         Args:
+            describe: Returns the consumer's entry for heartbeats.
             on_request: Handles brokers' requests that concern the consumer.
             end: Operation that wakes callers that still wait for messages. It runs when the client ends.
             cached: Returns the number of bytes of memory that the consumer's messages take.
@@ -246,7 +247,7 @@ class ClientCore:
             describe: The function that the consumer passed to :meth:`add_consumer`.
 
         Returns:
-            False if another consumer of this client has joined the group since then. That consumer stays.
+            False if the group now has another consumer of this client. That consumer stays.
         """
         if self._consumers.get(group, describe) != describe:
             return False

@@ -40,7 +40,7 @@ class FileLock:
             BlockingIOError: If the file is locked already, by this process or another process.
             OSError: If the file cannot be opened or locked.
         """
-        import fcntl  # not at the top: Windows lacks fcntl, but clients without an offset file run there
+        import fcntl  # imported only here: Windows lacks fcntl, but clients that need no lock run on Windows
 
         self._users, self._mutex = 1, threading.RLock()
         self._flock, self._unlock = fcntl.flock, fcntl.LOCK_UN
@@ -79,7 +79,9 @@ class FileLock:
 
     def forked(self) -> None:
         """Forget the lock in a child process after a fork. The parent process keeps the lock."""
-        self._mutex = threading.RLock()  # another thread of the parent may have held the former mutex
+        # Make a new mutex. Another thread of the parent may have held the old mutex during the fork, and no
+        # thread of the child would ever release it.
+        self._mutex = threading.RLock()
         self._close()
 
     def _close(self) -> None:
@@ -162,7 +164,10 @@ class _Attempts:
         self.begin()
 
     def begin(self) -> None:
-        """Forget all attempts, because a child process after a fork does not have their threads."""
+        """Begin with no attempts, at the start and in a child process after a fork.
+
+        A child process does not have the threads that make the attempts of its parent.
+        """
         # The mutex must be reentrant. While a thread has it, the garbage collector may run in this thread and
         # end an operation, which then calls abandon().
         self.mutex = threading.RLock()

@@ -44,7 +44,8 @@ _LONG_POLL_MIN_S: Final = 0.01
 _PAUSE_WITHOUT_LONG_POLL_S: Final = 0.2
 #: A connection to a broker has a limited number of places for waiting pulls. If a pull finds no free place,
 #: it is repeated every ``_PAUSE_ON_ERROR_S`` seconds. For this number of seconds after each such failure,
-#: every queue of the broker pauses after an empty pull.
+#: every queue of the broker pauses after an empty pull. The pause frees a place for the pulls of other
+#: queues.
 _CROWDED_S: Final = 2.0
 
 
@@ -77,6 +78,7 @@ class GroupMember:
 
         Args:
             subscriptions: Tag expression by topic.
+            orderly: True if the member locks each queue and consumes its messages one after the other.
             auto_store: True to store offsets of consumed messages regularly and when the member closes.
             retried: True if failed messages are delivered again through the group's retry topic.
             workers: Number of calls of the listener that may run at the same time.
@@ -336,20 +338,26 @@ class GroupMember:
     def _begin(self, start_ms: int) -> Operation[None]:
         """Start the background operations.
 
+        Args:
+            start_ms: Unix time in ms at which this member starts.
+
         Raises:
             RemotingError: If no task or thread can be started.
         """
         yield from self._assignment.start(start_ms)
 
     def _drain(self, deadline_s: float) -> Operation[None]:
-        """Wait until the running calls of the listener have ended."""
+        """Wait for running calls of the listener, at most until the instant ``deadline_s``.
+
+        Only a push consumer has a listener, so this method of the base class does nothing.
+        """
         return
         yield
 
     def _take(
         self, count: int, locked_s: float | None = None
     ) -> tuple[MessageQueue, ProcessQueue[Taken], tuple[Taken, ...]] | None:
-        """Return the next messages of one queue, or None if no queue has messages to consume.
+        """Return a queue, its state and its next messages, or None if no queue has messages to consume.
 
         The search begins with the queue after the queue that the last call returned.
 

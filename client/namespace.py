@@ -82,7 +82,10 @@ class Namespace:
 
 
 def _split(resource: str) -> tuple[str, str]:
-    """Split a name into the prefix of a retry or dead letter topic, or "", and the rest."""
+    """Split a name into two parts: the prefix of a retry or dead letter topic, and the name without it.
+
+    For other names, the prefix is empty.
+    """
     for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         if resource.startswith(prefix):
             return prefix, resource.removeprefix(prefix)

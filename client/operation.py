@@ -221,8 +221,9 @@ class Once:
     def run(self, operation: Callable[[], Operation[None]]) -> Operation[None]:
         """Run the operation, unless it was completed or another caller runs it now.
 
-        Do not wait for another caller. The other caller may wait for a function of the user that makes this
-        call. Then the two callers would wait for each other.
+        This method does not wait for the caller that runs the operation now. That caller may itself be
+        waiting for a function of the user, and that function may have called this method. Then the two
+        callers would wait for each other.
         """
         if self._completed or self._running:
             return

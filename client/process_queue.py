@@ -121,7 +121,8 @@ class ProcessQueue(Generic[M]):
     @property
     def commit_offset(self) -> int:
         """Return the offset to commit. The next member that consumes this queue begins at this offset."""
-        # After `move` to a lower offset, messages that are being consumed may lie above `next_offset`.
+        # Include `next_offset`. After `move` to a lower offset, all messages that are being consumed may have
+        # higher offsets than `next_offset`.
         return min([*self._waiting, *self._in_flight, self.next_offset])
 
     def begin_commit(self) -> Callable[[], bool]:
@@ -137,7 +138,10 @@ class ProcessQueue(Generic[M]):
 
     @property
     def cached_offsets(self) -> tuple[int, int]:
-        """Return the lowest and highest offset of messages that wait or are being consumed, or zeros."""
+        """Return the lowest and highest offset of messages that wait or are being consumed.
+
+        Return two zeros if there are no such messages.
+        """
         pending = [*self._waiting, *self._in_flight]
         return (min(pending), max(pending)) if pending else (0, 0)
 

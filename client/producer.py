@@ -376,7 +376,11 @@ class ProducerCore:
         raise SendNotApplied(topic, code, tuple(failures))
 
     def _note(self, target: MessageQueue, *, since_s: float | None) -> Operation[None]:
-        """Remember a broker's latency. ``since_s`` is None if the broker gave no answer."""
+        """Remember the latency of a broker after a try.
+
+        Args:
+            since_s: Instant in seconds at which the try began; None if the broker gave no answer.
+        """
         instant: Instant = yield Clock()
         latency_s = NO_ANSWER_S if since_s is None else instant.now_s - since_s
         self._slow.sent(target.broker_name, latency_s, instant.now_s)

@@ -103,7 +103,7 @@ class PullConsumerCore(GroupMember):
         raise ClientClosed(f"the consumer of group {self.config.group!r} is closed")
 
     def commit(self) -> Operation[None]:
-        """Store the offsets after all messages that this consumer has returned, for all queues.
+        """Store, for each queue, the offset that follows the last message which this consumer returned.
 
         A queue may have been released to another member before its offset was stored. This method cannot
         store such an offset any more. Only the first call after the release names the queue as failed. With

@@ -243,7 +243,7 @@ class Received(NamedTuple):
 
     Attributes:
         found: Messages in the order of their offsets.
-        rest: Last bytes of the answer. They begin with a message whose end cannot be found.
+        rest: Last bytes of the answer, if they begin with a message whose end cannot be found; else empty.
         deferred: Not 0 if the last messages of the answer were left out, so that the next pull must fetch
             them. The number is the memory in bytes of the first message that was left out, or 1 if its size
             is unknown.

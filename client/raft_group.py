@@ -31,7 +31,8 @@ _ANSWER_MAX: Final = 1 << 20
 _HOPS_MAX: Final = 5
 #: Seconds between two requests while no leader is known.
 _NO_LEADER_PAUSE_S: Final = 0.5
-#: Seconds for which the client waits for an answer after the time limit of the change.
+#: Seconds for which the client waits for an answer after the time limit of the change. The nameserver may use
+#: the whole time limit before it answers.
 _MARGIN_S: Final = 5.0
 
 
@@ -235,8 +236,8 @@ class Group:
                     if now.now_s - started.now_s >= timeout_s:
                         raise NotApplied(f"{address}: {_words(reply)}")
                     yield Sleep(_NO_LEADER_PAUSE_S)
-                    # The address that answered may be missing in --http, because another member may have
-                    # named it as the leader's address.
+                    # The address that answered may be missing in ``self.addresses``, because another member
+                    # may have named it as the leader's address.
                     position = self.addresses.index(address) + 1 if address in self.addresses else 0
                     waiting = [*self.addresses[position:], *self.addresses[:position]]
                 case 401 if "Authorization" not in headers:

@@ -123,7 +123,10 @@ def partial_failure(change: str, failures: Mapping[Any, RemotingError], *, of: i
 
 
 def merge_outcomes(tries: Sequence[Outcome]) -> Outcome:
-    """Return the outcome of all tries: applied if any try was applied, else unknown if any is unknown."""
+    """Return the outcome of all tries together.
+
+    It is "applied" if any try was applied, else "unknown" if any try is unknown, else "not applied".
+    """
     for outcome in (Outcome.APPLIED, Outcome.UNKNOWN):
         if outcome in tries:
             return outcome

@@ -200,7 +200,8 @@ async def serve(
         settings_file: The settings file, which the server reads again at SIGHUP.
         token: Content of ``--http-token-file``, which every change over HTTP must send. If None, the server
             refuses all changes over HTTP.
-        bind_unnamed: See :attr:`.settings.ranking.Loaded.bind_unnamed`.
+        bind_unnamed: True if a file or a port was given, but no address to listen on. RocketMQ then listens
+            on all addresses. This nameserver listens only on loopback then, and logs a warning.
 
     Raises:
         ConfigError: If an address cannot be bound.

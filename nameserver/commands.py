@@ -85,7 +85,10 @@ _ZLIB_LEVEL: Final = 1
 
 
 class CommandFormatError(Exception):
-    """Bytes in the log that this program cannot read as a command. The member that read them must stop."""
+    """Bytes in the log that this program cannot read as a command.
+
+    The member that read them must stop. Without this command, its table would differ from the other tables.
+    """
 
 
 class CommandTooLarge(Exception):
@@ -237,7 +240,11 @@ class UnregisterBroker(_OfBroker, frozen=True, tag=3):
 
 
 class Evict(_Wire, frozen=True, tag=4):
-    """Eviction of a broker that is gone. It changes nothing if the broker's record has changed since."""
+    """Eviction of a broker that is gone.
+
+    It changes nothing if the broker's record has another revision than ``revision``, for example because the
+    broker has registered again in the meantime.
+    """
 
     cluster_name: ClusterName
     broker_addr: BrokerAddr
@@ -281,7 +288,7 @@ class RegisterTopic(_Wire, frozen=True, tag=8):
 
 
 class PutKv(_Wire, frozen=True, tag=9):
-    """Request 100: store a KV value, which may be None."""
+    """Request 100: store a KV value. It is None if the request has no value; RocketMQ stores null then."""
 
     namespace: str
     key: str
@@ -313,7 +320,7 @@ class Update(_OfBroker, frozen=True, tag=12):
     registration only if the table's state of this broker is still the same. So the table compares three
     parts of this state with the command:
 
-    - both revisions;
+    - the revisions of the record and of the broker name;
     - the broker name's fields that change without a new revision;
     - the broker name's number of topics.
 

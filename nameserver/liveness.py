@@ -72,7 +72,12 @@ NEVER: Final = float("-inf")
 
 
 class Ownership(Enum):
-    """The relation of a connection to a broker."""
+    """The relation of a connection to a broker.
+
+    - owner: the youngest connection over which the broker registered;
+    - older: another connection over which the broker registered;
+    - stranger: a connection over which the broker never registered.
+    """
 
     OWNER = "owner"
     OLDER = "older"
@@ -99,7 +104,11 @@ class Closing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class _Contained(msgspec.Struct, frozen=True, gc=False):
-    """A broker's data version that is older than the version in its record, and its first arrival."""
+    """A data version of a broker that is older than ``listed``, the version in the broker's record.
+
+    Attributes:
+        at: Time at which the older version first arrived, on the liveness clock in seconds.
+    """
 
     version: DataVersion
     listed: DataVersion
@@ -143,15 +152,16 @@ class Liveness:
         # For each open connection: the brokers that registered over the connection. Each broker has the
         # revision of its record after its last successful registration; None before the first success.
         self._registered_over: dict[ConnectionId, dict[BrokerKey, int | None]] = {}
-        # Pairs of a connection and a broker in _registered_over, the oldest pair first. In each of these
-        # pairs, no registration has succeeded yet, or the broker's record is gone, or a younger connection
-        # owns the broker.
+        # Pairs of a connection and a broker in _registered_over that may be forgotten, the oldest pair first.
+        # Their number is limited by SPARE_MAX. In each pair, no registration has succeeded yet, or the
+        # broker's record is gone, or a younger connection owns the broker.
         self._spare: dict[tuple[ConnectionId, BrokerKey], None] = {}
-        # Older data versions by broker: at most one for each record, removed together with the record.
+        # For :meth:`is_late`: the last older data version that each broker sent. At most one version is
+        # stored for each record, and it is removed together with the record.
         self._contained: dict[BrokerKey, _Contained] = {}
 
     def advance(self, now: float) -> None:
-        """Move the clock towards the monotonic time ``now`` (seconds), by at most one step."""
+        """Move the clock towards the monotonic time ``now``, by at most :data:`CLOCK_STEP_MAX_S` seconds."""
         read_at = self._read_at
         if read_at is None:
             self._read_at = now
@@ -256,7 +266,7 @@ class Liveness:
         """Renew a broker's lease without a registration: at a heartbeat, or a query for the data version."""
         before = self._contacts.get(broker) or Contact(heard_at=NEVER, lease_s=LEASE_DEFAULT_S)
         # ``closing`` is the evidence that the broker is gone. A heartbeat or a query cancels it only if the
-        # message came over a younger connection than the owner: an older connection may deliver messages of
+        # message came over a younger connection than the owner. An older connection may deliver messages of
         # the broker's former process. So if the broker unregistered over the owner and the owner is still
         # open, messages over the owner do not cancel the evidence. Only a new registration cancels it.
         lives = before.closing is None or (before.owner is not None and origin > before.owner)
@@ -335,7 +345,11 @@ class Liveness:
         self._contained.clear()
 
     def prune(self) -> None:
-        """Forget unconnected brokers that were last seen, and whose connection closed, over a lease ago."""
+        """Forget unconnected brokers that were last seen more than one lease ago.
+
+        If a broker's connection closed, or the broker unregistered, after its last message, this later time
+        counts instead.
+        """
         for broker, contact in list(self._contacts.items()):
             last = contact.heard_at if contact.closing is None else max(contact.heard_at, contact.closing.at)
             if not contact.connected and self.clock - last > contact.lease_s:
@@ -358,7 +372,7 @@ class Liveness:
         return tuple(takewhile(lambda change: change[1].version > version, latest_first))
 
     def ownership(self, broker: BrokerKey, origin: ConnectionId) -> Ownership:
-        """Return the relation of an open connection to a broker."""
+        """Return an open connection's relation to a broker: owner, older or stranger."""
         contact = self._contacts.get(broker)
         if contact is not None and contact.owner == origin:
             return Ownership.OWNER
@@ -374,8 +388,8 @@ class Liveness:
         """Return the open connections over which a broker registered.
 
         Leave out connections whose last registration gave the record a revision above ``up_to_revision``.
-        When the broker is evicted, the caller closes these connections. So a broker that still lives notices
-        the eviction.
+        When the broker is evicted, the caller closes the returned connections. So a broker that still lives
+        notices the eviction.
         """
         return tuple(
             origin
@@ -397,7 +411,8 @@ class Liveness:
 
         Returns:
             True if this end is evidence that the broker is gone. This holds if the owner closed first, and
-            ``revision`` is newer than the record at that time.
+            ``revision`` is above the revision that the record had then. So a registration over the older
+            connection was applied after that close.
         """
         closing = contact.closing
         if closing is None or revision is None or revision <= (closing.revision or 0):
@@ -406,10 +421,11 @@ class Liveness:
         return True
 
     def _add_spare(self, origin: ConnectionId, broker: BrokerKey) -> None:
-        """Add a connection and its broker to ``_spare`` if the broker has registered over the connection.
+        """Allow this process to forget that a broker has registered over a connection.
 
-        If ``_spare`` then has more than SPARE_MAX pairs, forget the oldest pair. Other members then assume
-        that this process closed the pair's connection. Such a close is no evidence that the broker is gone.
+        ``_spare`` has all pairs of a connection and a broker that may be forgotten. If there are more than
+        SPARE_MAX pairs, forget the oldest pair. Other members then assume that this process closed the
+        pair's connection. Such a close is no evidence that the broker is gone.
         """
         if broker not in self._registered_over.get(origin, ()):
             return

@@ -133,7 +133,7 @@ def decoding_registration(request: Request) -> Steps[Registration | Answer]:
 def _mappings(infos: Mapping[str, Any]) -> Steps[tuple[QueueMapping, ...]]:
     """Return mapping infos in the form that commands use."""
     made: list[QueueMapping] = []
-    size = 0  # bytes of mapping infos that this step has encoded
+    size = 0  # bytes of mapping infos encoded since the last yield
     for topic, info in infos.items():
         if size > _MAPPING_STEP_BYTES:
             size = 0

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     ClusterName = NewType("ClusterName", str)
     ConnectionId = NewType("ConnectionId", int)
     """Number of an accepted connection in this process; a younger connection has a greater number."""
-else:  # a registration makes five such calls, and a call of a NewType takes four times as long as str()
+else:
+    # At run time, use the plain types, because a call of a NewType takes four times as long as str(). A
+    # registration makes five values of these types.
     BrokerName = BrokerAddr = ClusterName = str
     ConnectionId = int
 

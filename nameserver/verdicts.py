@@ -27,7 +27,10 @@ class RegisterReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountReply(msgspec.Struct, frozen=True, kw_only=True):
-    """Number of a broker name's topics (requests 205 and 327), or number of imported KV keys."""
+    """Result of a command that is one number.
+
+    It is the number of a broker name's topics (requests 205 and 327), or the number of imported KV keys.
+    """
 
     count: int
 
@@ -104,13 +107,16 @@ class NoChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
-    """Verdict: an item has changed since the command was computed, so the request must be decided again."""
+    """Verdict: an item that the command depends on has changed since the command was computed.
+
+    The command has no effect, and the request must be decided again.
+    """
 
     revision: int
 
 
 class Rejected(msgspec.Struct, frozen=True, kw_only=True):
-    """Verdict: the command can never be applied."""
+    """Verdict: the command is refused and changes nothing. The request is not decided again."""
 
     code: int
     remark: str

@@ -41,6 +41,7 @@ def address_fault(text: str, *, form: str = FORM, separator: str = "") -> str:
     """Return the reason why a text is not one address, in words that help to correct it.
 
     Args:
+        form: The allowed form of an address, in words.
         separator: Name of the character between two addresses, if the text may contain several addresses.
     """
     if "://" in text:

@@ -16,7 +16,7 @@ _StatsKey = Annotated[str, Meta(max_length=NAME_MAX + TOPIC_NAME_MAX + 1)]
 
 
 class ResetGroupFields(Fields, frozen=True, kw_only=True):
-    """Arguments of INVOKE_BROKER_TO_RESET_OFFSET 222.
+    """Arguments of request 222, INVOKE_BROKER_TO_RESET_OFFSET.
 
     A timestamp of -1 means the end of each queue. RocketMQ 5.x can also name one queue, and an offset to use
     instead of the timestamp.
@@ -31,7 +31,10 @@ class ResetGroupFields(Fields, frozen=True, kw_only=True):
 
 
 class ConsumerStatusFields(Fields, frozen=True, kw_only=True):
-    """Arguments of INVOKE_BROKER_TO_GET_CONSUMER_STATUS 223; ``clientAddr`` is a client id."""
+    """Arguments of request 223, INVOKE_BROKER_TO_GET_CONSUMER_STATUS.
+
+    On the wire, the client id is called ``clientAddr``, but it is no address.
+    """
 
     topic: TopicName
     group: Name
@@ -39,20 +42,20 @@ class ConsumerStatusFields(Fields, frozen=True, kw_only=True):
 
 
 class TopicGroupFields(Fields, frozen=True, kw_only=True):
-    """Arguments of QUERY_CONSUME_TIME_SPAN 303 and QUERY_SUBSCRIPTION_BY_CONSUMER 345."""
+    """Arguments of the requests 303, QUERY_CONSUME_TIME_SPAN, and 345, QUERY_SUBSCRIPTION_BY_CONSUMER."""
 
     topic: TopicName
     group: Name
 
 
 class GroupFields(Fields, frozen=True, kw_only=True):
-    """Arguments of QUERY_TOPICS_BY_CONSUMER 343 and GET_SUBSCRIPTIONGROUP_CONFIG 352."""
+    """Arguments of the requests 343, QUERY_TOPICS_BY_CONSUMER, and 352, GET_SUBSCRIPTIONGROUP_CONFIG."""
 
     group: Name
 
 
 class CorrectionOffsetFields(Fields, frozen=True, kw_only=True):
-    """Arguments of QUERY_CORRECTION_OFFSET 308.
+    """Arguments of request 308, QUERY_CORRECTION_OFFSET.
 
     ``filterGroups`` are the groups to exclude, separated by commas.
     """
@@ -63,7 +66,7 @@ class CorrectionOffsetFields(Fields, frozen=True, kw_only=True):
 
 
 class CloneGroupFields(Fields, frozen=True, kw_only=True):
-    """Arguments of CLONE_GROUP_OFFSET 314."""
+    """Arguments of request 314, CLONE_GROUP_OFFSET."""
 
     src_group: Name
     dest_group: Name
@@ -72,20 +75,20 @@ class CloneGroupFields(Fields, frozen=True, kw_only=True):
 
 
 class BrokerStatsFields(Fields, frozen=True, kw_only=True):
-    """Arguments of VIEW_BROKER_STATS_DATA 315."""
+    """Arguments of request 315, VIEW_BROKER_STATS_DATA."""
 
     stats_name: Name
     stats_key: _StatsKey
 
 
 class BrokerConsumeStatsFields(Fields, frozen=True, kw_only=True):
-    """Arguments of GET_BROKER_CONSUME_STATS 317."""
+    """Arguments of request 317, GET_BROKER_CONSUME_STATS."""
 
     is_order: bool = False
 
 
 class QueryConsumeQueueFields(Fields, frozen=True, kw_only=True):
-    """Arguments of QUERY_CONSUME_QUEUE 321."""
+    """Arguments of request 321, QUERY_CONSUME_QUEUE."""
 
     topic: TopicName
     queue_id: Int32

@@ -31,9 +31,9 @@ LEASE_MS: Final = 120_000
 LEASE_MS_MAX: Final = 24 * 60 * 60 * 1000
 #: Largest number of filter servers of one broker.
 FILTER_SERVERS_MAX: Final = 256
-#: Largest number of consumer groups, and of producer groups, in one heartbeat of a client. A broker creates
-#: groups that it does not know, so a client must not name too many. At a broker, the bound also holds for all
-#: heartbeats of one connection together.
+#: Largest number of consumer groups, and of producer groups, in one heartbeat of a client. A broker stores
+#: each new group, so heartbeats with too many groups would fill its memory. At a broker, the bound also holds
+#: for all heartbeats of one connection together.
 GROUPS_MAX: Final = 1024
 #: Longest name of a choice in a heartbeat, such as the consume type. The longest name in RocketMQ has 53
 #: characters: CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST.
@@ -41,9 +41,9 @@ CHOICE_MAX: Final = 64
 #: Largest number of subscriptions in one heartbeat. RocketMQ writes one object and two arrays for each
 #: subscription. More subscriptions would exceed the limit of 8192 objects and arrays in one request.
 SUBSCRIPTIONS_MAX: Final = 2730
-#: Largest number of tags, and of codes of tags, in all subscriptions of one heartbeat. The bound also holds
-#: for the codes of a single subscription. A server reads tags and codes one by one, and all other requests
-#: wait meanwhile.
+#: Largest number of tags, and of codes of tags, in all subscriptions of one heartbeat. In other bodies, the
+#: bound holds for the codes of each subscription. A server reads tags and codes one by one, and all other
+#: requests wait meanwhile.
 TAGS_MAX: Final = 32_768
 #: Largest header of a request in bytes. The longest arguments in use are properties of messages (32 KiB) and
 #: KV values.

@@ -15,7 +15,7 @@ PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 PERM_INHERIT: Final = 1
 
-#: Release number that all our programs send. It stands for 5.3.3, and programs of 4.9 and 5.x accept it.
+#: Release number that all our programs send. It stands for RocketMQ 5.3.3. RocketMQ 4.9 and 5.x accept it.
 VERSION: Final = 479
 VERSION_3_0_11: Final = 37
 VERSION_4_9_4: Final = 401
@@ -29,7 +29,10 @@ ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 
 
 class HeaderCodec(IntEnum):
-    """Encoding of a frame's header. The first byte of the word with the header's length has this number."""
+    """Encoding of a frame's header.
+
+    In a frame, one byte with this number comes before the three bytes of the header's length.
+    """
 
     JSON = 0
     ROCKETMQ = 1

@@ -111,7 +111,7 @@ class RemotingCommand(msgspec.Struct, frozen=True, kw_only=True):
         """Return the whole frame.
 
         Args:
-            opaque: Used in place of this command's own opaque.
+            opaque: Opaque to write into the frame; None for the opaque of this command.
 
         Raises:
             LocalProtocolError: The frame would exceed a limit, a number or a name does not fit into its

@@ -21,8 +21,8 @@ _LABELS: Final = (*(f"{bound:g}" for bound in BOUNDS_S), "+Inf")
 class Histogram:
     """Number of durations up to each bound, and the sum of all durations.
 
-    Only one thread may call :meth:`observe`. Other threads may read the histogram at any time; they miss at
-    most the last duration.
+    Only one thread may call :meth:`observe`, because two threads could lose each other's additions. Other
+    threads may read the histogram at any time; they miss at most the last duration.
     """
 
     __slots__ = ("_counts", "sum")

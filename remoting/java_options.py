@@ -1,6 +1,6 @@
 """Java properties in the environment variables that RocketMQ's start scripts pass to Java.
 
-RouteKeeper reads no Java properties. This module finds the ones on which an operator may rely.
+RouteKeeper reads no Java properties. This module finds properties on which an operator may rely in vain.
 """
 
 from __future__ import annotations

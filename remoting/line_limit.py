@@ -117,7 +117,8 @@ class EventLimit:
         """Return True if one more line of an event may be written in this window.
 
         Args:
-            subject: First value of the line, such as a broker's name.
+            subject: First value of the line, such as a broker's name. In addition to the limit of the event,
+                each subject has a smaller limit.
             now: Present time in seconds.
         """
         if event not in self._limits and len(self._limits) >= EVENTS_MAX:

@@ -76,8 +76,9 @@ _TIMESTAMP: Final = struct.Struct(">q")
 _INT16: Final = struct.Struct(">h")
 _ITEM: Final = struct.Struct(">iiiii")  # size, magic, crc, flag, body length
 
-#: A tag of at most the first size is hashed unit by unit. A longer tag is hashed in parts of the second size.
-#: Both sizes are bytes of UTF-16. The two masks select the lowest 16 or 32 bits in every 64 bits of a part.
+#: Sizes in bytes of UTF-16. A tag of at most ``_SHORT_TAG_BYTES`` is hashed unit by unit. A longer tag is
+#: divided into parts of ``_HASHED_BYTES``, and each part is hashed at once. The masks ``_LOW_16`` and
+#: ``_LOW_32`` select the lowest 16 or 32 bits in every 64 bits of a part.
 _SHORT_TAG_BYTES: Final = 64
 _HASHED_BYTES: Final = 8192
 _LOW_16: Final = int.from_bytes(b"\0\0\0\0\0\0\xff\xff" * (_HASHED_BYTES // 8), "big")
@@ -181,7 +182,7 @@ class Unplaced(Protocol):
 
 
 def encode_message(message: StoredMessage) -> bytes:
-    """Return a message in the stored layout. A topic above 127 bytes needs the layout of 5.x.
+    """Return a message in the stored layout. A topic above 127 bytes needs the layout of RocketMQ 5.x.
 
     Raises:
         LocalProtocolError: If a part is above its limit.
@@ -388,7 +389,7 @@ def decode_messages(data: bytes) -> Iterator[StoredMessage]:
 
 @lru_cache(maxsize=4096)
 def _host_of(packed: bytes) -> Host:
-    """Return the host in these 8 or 20 bytes; the cache returns one object for all messages of a sender."""
+    """Return the host in 8 or 20 bytes. Results are cached, so all messages of a sender share one object."""
     (port,) = _PORT.unpack_from(packed, len(packed) - 4)
     return Host(str(ipaddress.ip_address(packed[:-4])), port)
 
@@ -462,7 +463,7 @@ def decode_batch(data: bytes) -> list[BatchItem]:
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
-    """Join properties to their text form, with a separator after each pair, as 5.x does.
+    """Join properties to their text form, with a separator after each pair, as RocketMQ 5.x does.
 
     A value may contain ``NAME_END``, because only the first ``NAME_END`` in a pair ends the name.
 

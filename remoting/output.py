@@ -57,8 +57,8 @@ class OutputThread:
     Args:
         write: Writes all bytes, and may block as long as necessary. If this function raises an OSError, the
             bytes are lost, and their lines count as dropped.
-        write_until: The same, but gives up at a time on the monotonic clock. It writes the last lines of a
-            program for which no thread could be started.
+        write_until: Like ``write``, but raises an error at a given time on the monotonic clock. It is used
+            for the last lines of a program that could start no thread. None to use ``write`` for them.
         bytes_max: Limit of the bytes that wait or are being written.
 
     Attributes:
@@ -376,14 +376,17 @@ class _Writer:
             return
         rest = memoryview(data)
         while rest:
-            # A pipe that is ready takes this number of bytes without a wait (pipe(7)).
+            # A pipe that is ready takes PIPE_BUF bytes without a wait (pipe(7)), so write no more at once.
             if not self._wait(max(0.0, until - time.monotonic())):
                 raise TimeoutError
             with contextlib.suppress(BlockingIOError):
                 rest = rest[os.write(self._fd, rest[: select.PIPE_BUF]) :]
 
     def _wait(self, longest_s: float | None) -> bool:
-        """Wait until the descriptor takes bytes; return False if it does not within ``longest_s`` seconds."""
+        """Wait until the descriptor can take bytes; return False if ``longest_s`` seconds pass before that.
+
+        If ``longest_s`` is None, wait without a limit.
+        """
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
         return bool(poll.poll(None if longest_s is None else math.ceil(longest_s * 1000)))

@@ -46,8 +46,8 @@ def parse_properties(text: str) -> dict[str, str]:
     return values
 
 
-#: Settings that demand a protection which this program lacks, or which another option switches on. For each
-#: setting, the tuple has the value that must be refused, and the text of the refusal.
+#: Settings that demand a protection. This program lacks the protection, or another option switches it on. For
+#: each setting, the tuple has the value that must be refused, and the text of the refusal.
 _DOORS: Final = {
     "tls.server.mode": ("enforcing", "a line for the file of --tls-config, or use --tls-mode enforcing"),
     "authenticationEnabled": ("true", "ACL 2.0 of RocketMQ 5.3 is not served, allowed is false"),

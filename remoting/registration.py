@@ -519,7 +519,7 @@ def _filter_servers(value: object) -> tuple[str, ...]:
 
 
 def _mapping_info(value: object) -> dict[str, Any]:
-    """Check that the info of a static topic has only plain values, and maps of plain values."""
+    """Return the info of a static topic, after a check that it has only plain values, and maps of them."""
     members = as_object(value, "mapping info")
     for name, member in members.items():
         for item in member.values() if type(member) is dict else (member,):

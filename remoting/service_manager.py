@@ -13,8 +13,8 @@ logger = logging.getLogger(__name__)
 
 #: Number of messages that this server sends within :attr:`ServiceManager.watchdog_s`.
 _WATCHDOG_TIMES: Final = 3
-#: Shortest time in seconds between two watchdog messages. Without it, a watchdog time that is far too short,
-#: in the systemd unit, would keep the loop busy.
+#: Shortest time in seconds between two watchdog messages. Without this pause, a far too short watchdog time
+#: in the systemd unit would keep the event loop busy.
 _PAUSE_MIN_S: Final = 0.01
 #: Largest number of digits of a time in microseconds, which is a uint64.
 _DIGITS_MAX: Final = 20

@@ -165,7 +165,8 @@ def _load_backup(
                 logger.error("state file damaged file=%s damage=%s used=%s", path, damage, backup)
                 if known is not None:
                     return Loaded(value, Trust.BACKUP)
-                # Without a new checksum, the next write would keep the damaged content as the backup.
+                # Store the checksum of the backup. Otherwise the next write would take the damaged file for a
+                # good file, and would replace the backup by it.
                 _adopt(storage, path, content)
                 return Loaded(value, Trust.UNCHECKED)
     if known is None and damage == _EMPTY and content is None and not why:

@@ -10,8 +10,8 @@ from typing import Final
 #: Number of tries. Other programs may slow down some tries, but hardly all of them.
 TRIES: Final = 5
 
-#: Additions of a measurement of the machine's speed, and the processor time in s that they take on the usual
-#: machine, for which the limits of the tests were chosen.
+#: Number of additions by which :func:`on_this_machine` measures the machine's speed. On the usual machine,
+#: for which the limits of the tests were chosen, they take ADDITIONS_S seconds of processor time.
 ADDITIONS: Final = 600_000
 ADDITIONS_S: Final = 0.03
 
@@ -33,7 +33,7 @@ def least_cpu_s(make: Callable[[], Callable[[], object]], *, below: float) -> fl
     """Return the least processor time in s of up to :data:`TRIES` tries; stop after a try below the limit.
 
     If the function is too expensive, every try takes too long. A single try may also take too long for other
-    reasons, such as a processor cache that another program has filled, or garbage of another test.
+    reasons. For example, another program has filled the processor's cache.
 
     Args:
         make: Function that prepares one try and returns the function to measure.

@@ -17,7 +17,7 @@ Value: TypeAlias = Hashable
 
 
 class Operation(Enum):
-    """The effect of a call on its register."""
+    """The effect of a call on the register (a variable that can be read and written) of the history."""
 
     READ = "read"
     WRITE = "write"

@@ -76,7 +76,7 @@ class _Standstill:
 
     def _waited(self, pid: int, start: float, end: float) -> float:
         instants, waited = self._waits[pid]
-        count = len(waited)  # read only this many, because another thread may append
+        count = len(waited)  # another thread appends to ``instants`` first, so that list may be one longer
         first = bisect.bisect_right(instants, start, 0, count) - 1
         last = bisect.bisect_right(instants, end, 0, count) - 1
         return waited[last] - waited[max(first, 0)] if last >= 0 else 0.0

@@ -20,8 +20,8 @@ def check_table(table: RouteStore) -> None:
     for kind, removals in table.tombstones.by_kind.items():
         for key, removed_at in removals.items():
             assert table.present(kind, key) is None, f"{kind} {key} is both there and removed"
-            # A table may forget removals before the revision ``floor``. A removal may raise ``floor`` to its
-            # own revision, so the two may be equal.
+            # A table forgets removals before the revision ``floor``. A new removal may raise ``floor`` to the
+            # removal's own revision, so ``removed_at`` may be equal to ``floor``.
             assert floor <= removed_at <= table.revision, f"{kind} {key} removed at {removed_at}"
     data = encode_image(table.copy_for_snapshot())
     again = RouteTable.restore(data, tombstones_max=table.tombstones.max)

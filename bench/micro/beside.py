@@ -72,11 +72,19 @@ class Asked:
             connection.close()
 
     def turn(self, requests: list[bytes], depth: int, order: random.Random) -> float:
-        """Send some of these requests, chosen at random; return the server's CPU time per request in µs."""
+        """Send some of these requests, chosen at random; return the server's CPU time per request in µs.
+
+        Args:
+            depth: Number of requests in flight on each connection.
+        """
         return self.turn_of(order.choices(requests, k=ROUNDS[depth] * CONNECTIONS * depth), depth)
 
     def turn_of(self, requests: list[bytes], depth: int) -> float:
-        """Send these requests; return the server's CPU time per request in µs."""
+        """Send these requests; return the server's CPU time per request in µs.
+
+        Args:
+            depth: Number of requests in flight on each connection.
+        """
         rounds = iter([b"".join(requests[at : at + depth]) for at in range(0, len(requests), depth)])
         before = self._cpu_ns()
         for _ in range(ROUNDS[depth]):

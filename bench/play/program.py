@@ -152,7 +152,7 @@ def _over() -> asyncio.Event:
 
 
 async def _serve(runner: web.AppRunner, listen: tuple[str, int], *, opens: bool) -> bool:
-    """Listen, print the address as the first line of stdout, and open the page in a browser.
+    """Listen, and print the address as the first line of stdout. If ``opens``, open the page in a browser.
 
     Return False if listening fails.
     """

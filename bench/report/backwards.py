@@ -6,8 +6,8 @@ A design gives no such answers if its reads always show all acknowledged changes
 true states. An answer is counted only if the log proves that it is older. Two kinds of answers are counted:
 
 - An answer has an older version. Version A of a topic is older than version B if the topic's broker sent A
-  for the last time before it sent B for the first time. Only versions that were sent before the answer was
-  read count. If the broker sends A again after B, A is not older than B.
+  only before it first sent B. If the broker sends A again after B, A is not older than B. Versions count only
+  if they were sent before the answer was read.
 - An answer lists a broker again, although the broker is gone. First the process listed the broker. Then it
   answered a query that was sent after the broker's end, and did not list the broker. Then it listed the
   broker again, before the broker was started again.

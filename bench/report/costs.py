@@ -13,7 +13,7 @@ def process_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
     A process that was started during the run counts from its start. An index is the number of a process
     within its role. If a process is started again, the new process gets the same index.
 
-    In:  valid process rows with the column ``run``; table ``RUNS``.
+    In:  ``samples``, valid process rows with the column ``run``; ``runs``, the table ``RUNS``.
     Out: one row per (run, role):
 
         - covered_ns long: time from the first to the last sample. All other columns are for this time
@@ -74,7 +74,7 @@ def fault_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
     A process that was started after the start of the fault counts from its own start. The window of a fault
     ends at ``until_ns``.
 
-    In:  valid process rows with the column ``run``; table ``RUNS``.
+    In:  ``samples``, valid process rows with the column ``run``; ``runs``, the table ``RUNS``.
     Out: one row per (run, fault, role):
 
         - cpu_ns long: from the last sample before the fault until the last sample in the window
@@ -105,7 +105,7 @@ def fault_costs(samples: DataFrame, runs: DataFrame) -> DataFrame:
 def disk_costs(samples: DataFrame) -> DataFrame:
     """Sum the bytes that servers and the disk device wrote, from the first to the last sample of a run.
 
-    In:  valid disk rows with the column ``run``.
+    In:  ``samples``, valid disk rows with the column ``run``.
     Out: one row per (run, role): covered_ns, written_bytes, syncs, sectors long. A figure is null in two
         cases:
 
@@ -135,7 +135,7 @@ def disk_costs(samples: DataFrame) -> DataFrame:
 def link_bytes(links: DataFrame, runs: DataFrame) -> DataFrame:
     """Sum the bytes that passed the links of the harness's proxy in the measured time.
 
-    In:  valid link rows with the column ``run``; table ``RUNS``.
+    In:  ``links``, valid link rows with the column ``run``; ``runs``, the table ``RUNS``.
     Out: one row per (run, dialler, acceptor):
 
         - covered_ns long: time from the first to the last sample

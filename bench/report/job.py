@@ -136,7 +136,7 @@ def write_undivided(spark: SparkSession, out: str, apart: Sequence[answers.Taken
     - ``least`` and ``most`` are the bounds. They are computed from runs with divided timers, where possible.
     - ``fixed`` and ``scaled`` are the parts. Runs with two divisors determine the parts, and then the two
       bounds are equal. Runs with one divisor give only the bounds.
-    - Bounds and parts are empty if, at a divisor that is used, the recovery never ended in the median run.
+    - Bounds and parts are empty if the median recovery at one of the used divisors never ended.
     """
     rows = [
         {

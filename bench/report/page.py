@@ -157,7 +157,7 @@ QUESTIONS: Final[list[tuple[str, list[str]]]] = answers.TEXTS["asked"]
 
 
 def _questions(ids: Collection[str], neighbours: Collection[str]) -> list[tuple[str, str]]:
-    """Return each question with the first of its links whose target exists.
+    """Return each question of a reader with a link to its answer: the first link whose target exists.
 
     The target of the last link always exists.
     """
@@ -173,6 +173,7 @@ def _chart(answer: Answer, gold: Gold, used: Sequence[Source], values: Values) -
     """Draw the first figure of a claim. Figures that a headline measure compares come first.
 
     For each design, the drawing shows the rounds, their median, and the value with RocketMQ's own timers.
+    Return None if the claim has no figure.
     """
     headline = {line.place for line in answer.lines}
     figures = sorted(answer.found, key=lambda each: each[1].place not in headline)
@@ -439,7 +440,12 @@ def _case(
     *,
     told: bool,
 ) -> dict[str, Any]:
-    """Return the figures of a case. Figures without a clear difference of the designs are hidden at first."""
+    """Return the figures of a case. Figures without a clear difference of the designs are hidden at first.
+
+    Args:
+        told: False if the machine was busy. Then all figures are visible, because the page does not compare
+            them.
+    """
     mine = [row for row in rows if row.place.case == case]
     differing = [row for row in mine if row.differs or row.unjudged or row.set_by_plan or row.is_endless]
     few = not differing and not any(row.can_tell for row in mine)
@@ -546,10 +552,10 @@ def _timers(gold: Gold, used: Sequence[Source], values: Values, arms: Sequence[s
 
 
 def _arms(used: Sequence[Source]) -> list[str]:
-    """Return the designs that have runs, in the order of the columns.
+    """Return the designs that have a column in the page's tables, in the order of the columns.
 
-    If no design with a column of its own has runs, return all other designs that have runs. If no design has
-    runs, return all designs.
+    These are the designs of ``SHOWN`` that have runs. If there are none, they are all designs that have runs.
+    If there are no runs, they are all designs of the comparison.
     """
     there = {source.arm for source in used}
     return [arm for arm in SHOWN if arm in there] or sorted(there) or list(ARMS)

@@ -24,7 +24,7 @@ QUIET: Final = (
 
 
 class NoPicture(Exception):
-    """No picture was made, because there is no browser, it failed, or the file cannot be written."""
+    """No picture was made: there is no browser, the browser failed, or the file cannot be written."""
 
 
 def browser() -> str:

@@ -2,7 +2,8 @@
 
 - The JSON of each run is read only once. The folder ``silver/`` keeps the events in typed form.
 - The driver receives the harness's own records: faults, and starts and ends of brokers.
-- All other tables are computed in one job. So a part that several tables use is computed only once.
+- All other tables are computed in one job. So an intermediate result that several tables use is computed
+  only once.
 - The driver receives these small tables, and writes them to ``marts/``.
 
 So the number of Spark jobs does not grow with the number of tables.
@@ -170,7 +171,7 @@ def _is_new_topic(fault: gold.Fault) -> bool:
 def _frames(
     found: DataFrame, runs: DataFrame, kinds: set[str], *, new_topics: bool, small: bool
 ) -> tuple[list[DataFrame], dict[str, DataFrame]]:
-    """Return two results: the frames that must be kept until all tables are computed, and the tables by name.
+    """Return two results: the frames that Spark keeps until all tables are computed, and the tables by name.
 
     Args:
         kinds: Kinds of events that exist. A table that needs another kind is empty, and is not computed.

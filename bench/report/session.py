@@ -80,7 +80,7 @@ def open_session(*, small: bool = False) -> SparkSession:
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
-    # Workers must use this Python. By default, they start the first python3 on PATH.
+    # Workers must use this Python. The default, the first python3 on PATH, may be another version.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("mqbench report").config("spark.sql.session.timeZone", "UTC")
     if not submitted():
@@ -103,7 +103,7 @@ def in_one_process(master: str) -> bool:
 
 
 def submitted() -> bool:
-    """Return True if spark-submit has started this program, because it then also controls the JVM."""
+    """Return True if spark-submit has started this program. Then spark-submit controls the JVM, too."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -114,7 +114,7 @@ def interrupted(number: int, frame: object) -> NoReturn:
     ever. During a call into the JVM, an exception would cause many other exceptions, each with its own
     traceback.
     """
-    import psutil  # under spark-submit, psutil may be missing, and nothing calls this function
+    import psutil  # psutil may be missing under spark-submit, where nothing calls this function
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     children = psutil.Process().children(recursive=True)

@@ -92,7 +92,7 @@ class Source:
 
 
 def find(spark: SparkSession, roots: Sequence[str]) -> list[Source]:
-    """Find the runs at or below ``roots``, including void attempts, and read their manifests.
+    """Find the runs at or below ``roots``, even runs that failed and do not count, and read their manifests.
 
     Raises:
         NoRuns: If there are no runs.

@@ -86,7 +86,8 @@ def write(spark: SparkSession, path: str, content: bytes) -> None:
     """Write a whole file, and replace an older file. Create missing folders."""
     jpath = _path(spark, path)
     full = urlsplit(qualified(spark, path))
-    if full.scheme == "file":  # write it in Python, because the JVM would receive single bytes
+    # Write a local file in Python, which is faster: the JVM would get the bytes as encoded text.
+    if full.scheme == "file":
         here = Path(str(jpath.toUri().getPath())).absolute()
         here.parent.mkdir(parents=True, exist_ok=True)
         here.write_bytes(content)

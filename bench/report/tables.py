@@ -110,7 +110,10 @@ def typed(schema: str) -> dict[str, str]:
 
 
 def merged(schemas: Iterable[str]) -> str:
-    """Return a schema with the columns of all schemas. Columns of the same name must have the same type."""
+    """Return a schema with the columns of all schemas.
+
+    Columns of the same name become one column, so they must have the same type.
+    """
     every: dict[str, str] = {}
     for schema in schemas:
         for name, kind in typed(schema).items():

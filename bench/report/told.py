@@ -118,7 +118,8 @@ def gaps_of_sides(rows: Sequence[Mapping[str, Any]], sources: Sequence[Source]) 
         names = {name for direction in row["cut"] for name in direction}
         sides = sorted(name for name in names if not name.startswith(("nameserver-", "broker-")))
         places = {index: f"broker-{index}" for index in range(manifest.brokers)}
-        for number in range(manifest.sim_brokers):  # a cut names only the side of simulated brokers
+        # A cut does not name a simulated broker. It names the broker's side, to which clients belong, too.
+        for number in range(manifest.sim_brokers):
             places[SIMULATED_FROM + number] = side_of(number, SIDES)
         back_ns = [row[name] for name in ("healed_ns", "end_ns") if row[name] is not None]
         for broker, place in places.items():

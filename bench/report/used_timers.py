@@ -43,7 +43,7 @@ def used_timers(sources: Sequence[Source], series: str) -> list[tuple[str, str, 
 
 
 def timers_of(sources: Sequence[Source], series: str, arm: str | None = None) -> dict[str, Timer]:
-    """Return a mapping from timer names to timers, for one design of a series or for all its designs."""
+    """Return the timers of a series by name, for the design ``arm``, or for all designs if it is None."""
     found: dict[str, Timer] = {}
     for source in sources:
         if source.manifest is not None and source.series == series and arm in (None, source.arm):

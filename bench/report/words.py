@@ -104,8 +104,8 @@ def between(low: float, high: float, unit: Unit, step: float = 0.0) -> str:
 def middle_of(summary: Summary, unit: Unit) -> str:
     """Return the median of the rounds as text with its unit.
 
-    A recorded 0 may be any time up to ``floor``, because a disturbance that is shorter may hit no request. So
-    a median of 0 is shown as "below FLOOR".
+    ``summary.floor`` is the longest time that may be recorded as 0: a disturbance that is shorter may hit no
+    request. So a median of 0 is shown as "below FLOOR".
     """
     return _noticed(summary.middle, summary, unit)
 
@@ -361,8 +361,8 @@ def _first_up(text: str) -> str:
 def answered(answer: Answer) -> str:
     """Return the answer to a claim, made of the results of its headline measures.
 
-    If the claim is true by design, the answer says so. The page gives no further answer, because numbers
-    cannot show whether a server is "light" or "enough".
+    If the claim is true by design, the answer says so. The answer contains no opinion: numbers cannot show
+    whether a server is "light" or "enough".
     """
     said = "; ".join(f"at {topic(line)}, {verdict(line)}" for line in answer.lines)
     told = [say("by-design")] if answer.claim.by_design else []

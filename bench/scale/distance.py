@@ -42,7 +42,7 @@ def probes(group: ScaleGroup, *, shared: bool, first: int = FIRST_KEY) -> Iterat
     ]
     try:
         for index, probe in enumerate(made):
-            # In ZooKeeper, probes of the same broker share their nodes. Only the first probe may create them.
+            # In ZooKeeper, probes of the same broker share their nodes, so only the first probe creates them.
             if not (shared and group.kind == "jute" and index):
                 probe.prepare()
         yield made
@@ -74,7 +74,7 @@ def measure_distance(group: ScaleGroup, point: Point, record: Record) -> dict[st
     with life_of(group, point, record) as life:
         life.register()
         group.delay(point.round_trip_ms, loss=point.loss)
-        life.register()  # not measured: the first messages over delayed links
+        life.register()  # sends the first messages over the delayed links, which are not measured
         with counting_others(found, "change"):
             found |= changes(group, record)
         with counting_others(found, "restart"):
@@ -103,8 +103,8 @@ def changes(group: ScaleGroup, record: Record) -> dict[str, float]:
 
     For a change on all servers, there are two times. One is the time until every server shows the change. The
     other is the time from the first to the last server that shows the change. A RocketMQ broker sends such a
-    change to every server. A ZooKeeper broker sends it to the leader only, because the broker has a session
-    with one server.
+    change to every server. A ZooKeeper broker sends it to the leader only. It could not send it to all
+    servers, because it has a session with one server.
     """
     found: dict[str, float] = {}
     leader = group.leader()

@@ -12,7 +12,8 @@ import psutil
 from routekeeper.bench.group import cpu_s
 from routekeeper.bench.processes import sample_machine
 
-#: End of the names of these figures. The names begin with the phase of the measurement.
+#: End of the name of each figure about other programs. The name begins with the phase of the measurement, for
+#: example ``kills``.
 OTHERS: Final = "_other_programs_cores"
 #: Shortest phase in seconds that gets a figure. The kernel counts the machine's processor time in ticks of
 #: 10 ms, which is too coarse for a shorter phase.
@@ -37,7 +38,7 @@ def counting_others(found: dict[str, float], phase: str) -> Iterator[None]:
 def harness_s() -> float:
     """Return the processor time in s of this process and its descendants, including ended descendants.
 
-    So the difference of two results is right, even if servers were killed and restarted in the meantime.
+    So the difference between two results includes servers that were killed or restarted in the meantime.
     """
     used = sum(
         usage.ru_utime + usage.ru_stime

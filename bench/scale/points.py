@@ -185,8 +185,8 @@ def _small_table(small: bool) -> dict[str, Any]:
 def designs_for(point: Point, designs: Sequence[Arm]) -> list[Arm]:
     """Return the designs that are measured at a point."""
     without: dict[Kind, tuple[Arm, ...]] = {
-        # The servers of RocketMQ and of independent mode exchange nothing. It is enough to measure one of
-        # them.
+        # RocketMQ's servers exchange nothing, so delays between them have no effect. The same is true of
+        # independent mode. One of these two designs is enough.
         "distance": ("apache",),
         # The servers of these designs write nothing to disk, so a slow disk has no effect.
         "slow-disk": ("apache", "independent"),
@@ -251,7 +251,7 @@ def _of_round(point: Point, designs: Sequence[Arm], number: int) -> Iterator[Tur
 
 
 def missing_turns(turns: Sequence[Turn], rows: Sequence[Row]) -> list[Turn]:
-    """Return the measurements that have no row yet; leave out points at which the design failed too often."""
+    """Return the measurements without a row; leave out each design at the sizes where it failed too often."""
     done = {(row.point.name, row.design, row.round) for row in rows}
     failures: dict[tuple[str, Arm], int] = {}
     for row in rows:

@@ -237,6 +237,6 @@ class Trying:
 
 
 def longest_gap(instants: Sequence[float], began: float, ended: float) -> float:
-    """Return the longest time between two successive instants, from ``began`` to ``ended``."""
+    """Return the longest time between two successive instants. ``began`` and ``ended`` are instants, too."""
     marks = [began, *sorted(instants), ended]
     return max(later - earlier for earlier, later in itertools.pairwise(marks))

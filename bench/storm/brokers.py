@@ -180,7 +180,7 @@ class Lane(abc.ABC):
                 await asyncio.sleep(self.given.back_after_s(self.broker))
 
     async def _next(self) -> bool:
-        """Wait for the next request to register; return False if the connection is lost before."""
+        """Wait until the broker has to register; return False if the connection is lost before."""
         waits = [asyncio.ensure_future(event.wait()) for event in (self.wanted, self._lost)]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -306,8 +306,8 @@ class JuteLane(Lane):
         elif (part := next(self._rest, None)) is not None:
             client.send(client.wire.create_all(part))
             self._under_way += 1
-        # After a refusal, wait for the answers that are still to come, so that the next try does not get
-        # them.
+        # After a refusal, wait for the answers that are still to come. Otherwise the next try would take them
+        # for its own answers.
         if not self._under_way:
             self.finish(self._refused)
 

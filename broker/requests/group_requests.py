@@ -109,7 +109,7 @@ def _reset(
     chosen = range(queue_nums) if fields.queue_id < 0 else range(fields.queue_id, fields.queue_id + 1)
     offsets: dict[MessageQueue, int] = {}
     by_queue: dict[int, int] = {}
-    # A search by time is slow, because it reads from files about 20 times for each queue.
+    # A search by time reads from files about 20 times for each queue. So it takes one step for each queue.
     by_time = fields.offset < 0 <= fields.timestamp
     for queue_id in chosen:
         if by_time or queue_id % TURN == TURN - 1:

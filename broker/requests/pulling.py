@@ -131,7 +131,7 @@ def look(state: BrokerState, pull: Pull) -> RemotingCommand | Park:
             bytes_max=pull.bytes_max,
             codes=pull.codes,
         )
-    except Mending:  # With this status, the consumer repeats its pull, which continues the search.
+    except Mending:  # Messages are still searched in the log. The consumer must repeat its pull.
         low, high = state.store.bounds(pull.topic, pull.queue_id)
         found = Batch(GetStatus.MESSAGE_WAS_REMOVING, pull.offset, low, high)
     code = _code(found.status, pull.offset)
@@ -212,7 +212,7 @@ def _check(state: BrokerState, call: Call, fields: PullMessageFields) -> Pull:
 def _registered_codes(
     state: BrokerState, group: str, topic: str, sub_version: int, *, broadcast_enable: bool
 ) -> frozenset[int] | None:
-    """Return the tag codes of a group's subscription, which the group's members state in heartbeats."""
+    """Return the tag codes that a group's members subscribe to in heartbeats; None for all messages."""
     consumers = state.clients.consumer_group(group)
     if consumers is None:
         raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}")
@@ -228,7 +228,8 @@ def _registered_codes(
     if topic not in consumers.codes:
         try:
             consumers.codes[topic] = codes_of_subscription(subscription)
-        except Refusal as refusal:  # Store a copy. The exception refers to the expression and to this call.
+        except Refusal as refusal:
+            # Store a copy. The exception itself would keep the expression and this call in memory.
             consumers.codes[topic] = Refusal(refusal.code, refusal.remark)
     codes = consumers.codes[topic]
     if isinstance(codes, Refusal):
@@ -307,7 +308,7 @@ def query_consumer_offset(state: BrokerState, call: Call) -> RemotingCommand:
 
     As in RocketMQ, a group without a stored offset starts at offset 0 if the queue is young, no matter which
     ConsumeFromWhere its consumers use. A queue is young if none of its messages was deleted, and if its first
-    message is near the end of the commit log. The broker assumes that this end is in memory.
+    message is so near the end of the commit log that this message is probably in memory.
 
     Raises:
         Refusal: If no offset is stored, and the queue is not young or the request forbids a start at 0.

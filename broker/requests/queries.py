@@ -27,7 +27,7 @@ _READ_MAX: Final = 512
 _TURN: Final = 8
 _TURN_BYTES: Final = 1 << 20
 #: Largest number of steps that update the index before a search. Each step indexes a short part of the log.
-#: After a start, the index may lack a long part of the log.
+#: After a start, the index may lack a long part of the log, and no query may wait until all of it is indexed.
 _CATCH_UP: Final = 64
 
 

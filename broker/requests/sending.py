@@ -201,7 +201,10 @@ def _kind_of(ext: Mapping[str, str]) -> tuple[str | None, ...]:
 
 
 def _learn(state: BrokerState, call: Call, draft: Draft) -> None:
-    """Add a send's kind to the cache. Call it only if the broker stores such messages without a change."""
+    """Add the arguments of a checked send to the cache, so that equal arguments need no second check.
+
+    Call this function only if the broker stores messages with these arguments without a change.
+    """
     topic = state.topics.get(draft.topic)
     try:
         kind = _kind_of(call.request.ext_fields)
@@ -587,8 +590,8 @@ def _answer(
 ) -> RemotingCommand | Later:
     """Return the answer, or an instruction to send it only when the data that it acknowledges are on disk.
 
-    With SYNC_FLUSH, the message must be on disk before the answer. The topic must be on disk with every
-    setting. At its next start, the broker drops messages of topics that are not in its topic table.
+    With SYNC_FLUSH, the message must be on disk before the answer. The topic must be on disk with every flush
+    setting, because the broker at its next start drops messages of topics that are not in its topic table.
 
     Args:
         topic: Topic of the message. For a delayed message, the topic to which it goes after its delay.

@@ -41,7 +41,7 @@ class Announcements:
         self._asked: asyncio.Future[None] | None = None  # done when the collected changes are announced
 
     def announce(self, changes: Changes, *, of_all: bool = False) -> asyncio.Future[None]:
-        """Announce changed topics, or all topics. Return a future that is done after that announcement."""
+        """Announce changed topics, or all topics if ``of_all``. The future is done after the announcement."""
         self._changes += changes
         self._of_all |= of_all or len(self._changes) > SINGLE_MAX
         if self._of_all:

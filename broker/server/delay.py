@@ -106,8 +106,8 @@ def _deliver_level(state: BrokerState, level: int, *, now_ms: int, limit: int) -
     """Deliver due messages of one level, within the bounds of one call.
 
     Returns:
-        Time in ms until the level's next message is due, or None if unknown. The second value is True if the
-        function delivered or dropped a message.
+        Two values. The first is the time in ms until the level's next message is due, or None if unknown.
+        The second is True if the function delivered or dropped a message.
 
     Raises:
         OSError: If a message cannot be read. Deliveries before this message stay valid.

@@ -96,7 +96,8 @@ def load_broker(
         )
     )
     groups, offsets = GroupConfigs(), ConsumerOffsets()
-    # Do not add a missing checksum to the topic table yet. First compare the table with the commit log.
+    # If the topic table lacks a checksum, do not add one yet. A checksum would mark the table as trusted. If
+    # this start fails, the next start must still compare the table with the commit log.
     trust = load_state(disk, tables / TOPICS, topics.load, adopt=False).trust
     topics.begin(now_ms=now_ms)
     topics_found = read_journals(disk, tables / TOPICS, topics)
@@ -150,7 +151,7 @@ def load_broker(
         (files.settings, Trust.CHECKED),
     ):
         if found in (Trust.CHECKED, Trust.ABSENT):
-            file.is_as_loaded()  # All other files are written again, and damaged files are renamed.
+            file.is_as_loaded()  # This file needs no write so far. All other files are written again below.
     try:
         _follow_log(state, files, now_ms=now_ms)
     except BaseException:
@@ -200,8 +201,8 @@ def _follow_log(state: BrokerState, files: StateFiles, *, now_ms: int) -> None:
         _count_delayed(state, topics.unknown_from, counts)
     corrected = topics.follow_log(lambda: store.log.max_offset, counts, now_ms=now_ms)
     try:
-        # Save the topic table before new messages are stored. Later starts must skip the records that this
-        # start skips, but must not skip new records.
+        # Save the topic table before new messages are stored. The table says below which log offset records
+        # of an unknown topic are skipped. Later starts must skip the same records, but no new records.
         save_now(files.topics)
     except OSError as error:
         if corrected:
@@ -242,7 +243,7 @@ def _count_delayed(state: BrokerState, begin: int, counts: dict[str, int]) -> No
 
 
 def _message(store: MessageStore, queue_id: int, offset: int) -> StoredMessage | None:
-    """Return a delayed message.
+    """Return a delayed message, or None if it is lost.
 
     If the message's queue entry is damaged, search the log until the message is found or lost. The search may
     block, because no client is connected while the broker starts.

@@ -98,7 +98,7 @@ class Samples(Collector):
         self.behind: list[Behind] = []
         self.histograms: list[Metric] = []
         self._families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
-        self._many: dict[str, list[tuple[float, int, Mapping[str, str]]]] = {}  # heaps
+        self._many: dict[str, list[tuple[float, int, Mapping[str, str]]]] = {}  # for each name: a heap
         self._counts: Counter[str] = Counter()
 
     def add_one_of_many(self, name: str, value: float, labels: Mapping[str, str]) -> None:
@@ -107,7 +107,10 @@ class Samples(Collector):
         _keep_greatest(self._many.setdefault(name, []), (value, -self._counts[name], labels), SERIES_MAX)
 
     def choose(self) -> Iterable[None]:
-        """Output the greatest samples of each large family. Other tasks can run after each family."""
+        """Call :meth:`add` for the samples that :meth:`add_one_of_many` has kept.
+
+        Other tasks can run after each family.
+        """
         for name, samples in self._many.items():
             for value, _, labels in sorted(samples, reverse=True):
                 self.add(name, value, labels)
@@ -182,7 +185,7 @@ def gather(state: BrokerState) -> Generator[None, None, Samples]:
             samples.add_one_of_many("rocketmq_producer_offset", end, {**broker, "topic": topic})
         if index % _TURN == 0:
             yield
-    behind: list[Behind] = []  # a heap
+    behind: list[Behind] = []  # a heap with the greatest lags so far
     behind_all = looked_at = 0
     for topic, group in state.offsets.pairs():
         queues = dict(state.offsets.queues(topic, group))

@@ -40,8 +40,8 @@ _WATCH_S: Final = 1.0
 #: Pause in seconds after the disk has failed, before the same work is tried again.
 _RETRY_S: Final = 1.0
 #: Longest wait for the disk at the end of the process, in seconds. The process may wait twice: for running
-#: work and the tables, and then for the store. If the process then ends without the disk, it loses only data
-#: that a killed process would also lose.
+#: work and the tables, and then for the store. If the disk still does not answer, the process ends, and loses
+#: only data that a killed process would also lose.
 CLOSE_S: Final = 5.0
 
 
@@ -75,7 +75,7 @@ class Upkeep:
         self._flush_wanted = asyncio.Event()
         self._clean_wanted = False
         self._file_wanted = {file.name: asyncio.Event() for file in files}
-        for file in (files.topics, files.groups):  # the write at the start may have failed
+        for file in (files.topics, files.groups):  # write them again, if the write at the start has failed
             self._file_wanted[file.name].set()
         self._file_threads = {file.name: DiskThreads(file.name) for file in files}
         self._unsynced: deque[_Waiting] = deque()
@@ -87,7 +87,7 @@ class Upkeep:
         self._sync_began: float | None = None
 
     def begin(self) -> None:
-        """Start all threads, so that the broker later works on a system that starts no further thread.
+        """Start all threads now, because the system may be unable to start a thread later.
 
         Raises:
             NoFreeThread: If the system cannot start all threads.
@@ -328,7 +328,7 @@ class Upkeep:
             work = store.remove_old_files(before=before, count_max=count_max, keep_from=keep_from)
             await in_threads(work, self._store_thread)
         except Mending:
-            return  # the next call goes on with the search for a delayed message
+            return  # the search for the oldest delayed message has not finished; the next call continues it
         except (OSError, StoreUnavailable) as error:
             logger.error("old files not removed error=%s", error)
         if wanted is Removal.OLDEST and store.log.min_offset > begin:

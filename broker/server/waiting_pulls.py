@@ -149,8 +149,8 @@ class WaitingPulls:
                 room -= len(found.body)
                 if room <= 0:
                     break
-            # A queue without held pulls counts as one pull. Otherwise one iteration could visit any number of
-            # queues.
+            # Count a queue without held pulls as one pull, because the bound is a number of pulls. Otherwise
+            # one iteration of the event loop could visit any number of such queues.
             if left == before:
                 left -= 1
             if left <= 0 or room <= 0:  # The search ended at a bound, so this queue may have more pulls.

@@ -1,7 +1,7 @@
 """The commit log: records back to back in files that are named by their start offset.
 
-A file never grows above its size. If a record does not fit into the remaining part of a file, a padding
-record covers that part. The padding record has two numbers of 4 bytes: the size of the part, and
+The size of a file is limited. If a record does not fit into the remaining part of a file, a padding record
+covers that part. The padding record has two numbers of 4 bytes: the size of the part, and
 :data:`BLANK_MAGIC`. Only the last file may have no padding at its end. Appending is one write at the known
 end of the log. After :meth:`CommitLog.append`, a record is in the page cache and survives a killed process.
 Only :meth:`CommitLog.flush` makes the record survive a power cut.
@@ -202,7 +202,9 @@ class CommitLog:
             done = self.flushed_offset
             segments = tuple(self._segments)
             target = segments[-1].end if segments else 0
-            made = self._names_made  # read after `target`, so that it counts every file below `target`
+            # Read this count after `target`. If a new file were counted only in `target`, its content would
+            # count as durable although its name was not synced.
+            made = self._names_made
             for segment in segments:
                 if segment.start + segment.capacity > done and segment.start < target:
                     self._sync(segment)

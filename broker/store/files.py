@@ -237,6 +237,9 @@ class StateStorage:
 def load_state(disk: Disk, path: Path, parse: Callable[[str], T], *, adopt: bool = True) -> Loaded[T]:
     """Return the parsed content of a state file.
 
+    Args:
+        adopt: True to write a missing checksum now. False if the caller must check the content first.
+
     Raises:
         StateFileError: If neither the file nor its backup can be used, or if an operator has to decide
             whether to use the file.
@@ -247,6 +250,10 @@ def load_state(disk: Disk, path: Path, parse: Callable[[str], T], *, adopt: bool
 
 def write_state(disk: Disk, path: Path, data: bytes, *, backup_too: bool = False) -> None:
     """Replace a state file, its checksum and its backup.
+
+    Args:
+        backup_too: True to write ``data`` into the backup, too. By default, the backup gets the file's former
+            content.
 
     Raises:
         OSError: If the file cannot be written. See :func:`routekeeper.remoting.state_file.replace`.

@@ -98,7 +98,11 @@ class Table(Protocol):
     def data_version(self) -> DataVersion: ...
 
     def snapshot(self, *, journaled: bool = False) -> Callable[[], bytes]:
-        """Return a function that encodes the current table. The function may run later, in any thread."""
+        """Return a function that encodes the current table. The function may run later, in any thread.
+
+        Args:
+            journaled: True to state in the encoded table that it has a journal.
+        """
 
     def apply(self, change: Mapping[str, Any]) -> bool:
         """Apply a journal's change if the table lacks it. Return False if an earlier change is missing.

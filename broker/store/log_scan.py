@@ -236,6 +236,9 @@ def scan(data: Content, start: int, *, base: int) -> Iterator[tuple[Record, int]
     """Yield the records from position ``start`` on, each with its size in bytes.
 
     The last item is the file's :class:`Padding`, or the first :class:`Damage`.
+
+    Args:
+        base: Log offset at which the file begins.
     """
     position = start
     size_of_all = len(data)

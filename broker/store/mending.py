@@ -98,7 +98,9 @@ class Mender:
         self._log = log
         self._tags_code = tags_code
         self._left = 0  # work units that the current reader may still use
-        self._has_advanced = True  # False: the next search step gets at least SLICE / 4 units
+        # True after the current reader has advanced a search. The first step of a reader gets at least
+        # SLICE / 4 work units, so that each reader brings a search nearer to its end.
+        self._has_advanced = True
         self._search: _Search | None = None
         self._searches_ended = 0
         self._lost: dict[ConsumeQueue, list[tuple[int, int]]] = {}  # indexes (first, last) of lost entries
@@ -337,7 +339,8 @@ class Mender:
                 reached = position
                 break
         else:
-            # A magic is 4 bytes after its record's beginning. So a record may begin shortly before the limit.
+            # The search finds a record only if its magic (bytes 4 to 7) lies before the limit. A record whose
+            # magic lies later may begin in the last 8 bytes before the limit, so continue there.
             reached = limit - 8 if limit < len(data) else limit
         self._left -= 1 + (reached - at) // _BYTES + (self._left * _TRIES - tries) // _TRIES
         return None if reached == len(data) else reached
@@ -345,7 +348,7 @@ class Mender:
     def _repair(self, queue: ConsumeQueue, found: dict[int, Entry]) -> _Work:
         """Write entries to the queue's files. Keep entries in memory if the disk refuses the write."""
         if len(self._unwritten) + len(found) > LOST_RUNS_MAX:
-            self._unwritten.clear()  # forget these entries, because a later reader can find them again
+            self._unwritten.clear()  # free this memory, because a later reader can find the entries again
         indexes = sorted(found)
         cuts = [at for at, (one, next_) in enumerate(pairwise(indexes), 1) if next_ != one + 1]
         for begin, end in pairwise([0, *cuts, len(indexes)]):

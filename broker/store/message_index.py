@@ -308,7 +308,8 @@ class MessageIndex:
             at = first = max(position - base, 0)
             for found in scan(data, at, base=base):
                 if isinstance(found, Padding | Damage):
-                    break  # Go on with the next file. Here is this file's end, or accepted damage.
+                    # Go on with the next file. This file ends here, or an operator has accepted damage here.
+                    break
                 record, size = found
                 keys = keys_of(record.properties)
                 records.append((record, keys, base + at, base + at + size))
@@ -332,7 +333,8 @@ class MessageIndex:
     ) -> IndexFile:
         encoded = bytearray()
         for value in _sorted_in_parts(entries):
-            for found in sorted(entries[value]):  # nearly sorted, because messages come in the order of time
+            # This sort is fast. The messages came in the order of time, so their entries are nearly sorted.
+            for found in sorted(entries[value]):
                 encoded += _ENTRY.pack(value, *found)
         path, count, checksum = self._directory / f"{begin:020d}", len(encoded) // _ENTRY.size, crc32(encoded)
         head = _HEAD.pack(_MAGIC, begin, end, *times, count, checksum)

@@ -239,7 +239,7 @@ class MessageStore:
         self._queue_failure: str | None = None
         self._queue_refused = Refused.DISK_FAILED
         self._checkpointed: Checkpoint | None = None
-        self._queues_from = 0  # log offset: queue files that point only below it were removed
+        self._queues_from = 0  # queue files whose entries all point below this log offset were removed
         self._is_keeping = False  # True while old log files stay because of delayed messages
         make_directories(disk, directory)
         disk.sync_directory(directory)  # an earlier process may have failed to sync new file names
@@ -248,8 +248,9 @@ class MessageStore:
         if checkpoint is not None:
             self._topics_counter = checkpoint.topics_counter
             if begin > checkpoint.log_offset:
-                # The name of the file ``self._begin_path`` states where the log begins. This is never above
-                # the checkpoint's offset. So the file must come from another store, such as a newer copy.
+                # The name of the file ``self._begin_path`` states where the log begins. In one store, the log
+                # never begins above the checkpoint's offset. So this file must come from another store, such
+                # as a newer copy.
                 logger.warning("begin of the log ignored file=%s checkpoint=%s", begin, checkpoint.log_offset)
                 begin = 0
             checkpoint = replace(checkpoint, log_min=max(checkpoint.log_min, begin))
@@ -275,7 +276,9 @@ class MessageStore:
         try:
             self.note_begin(self.log.min_offset)
         except OSError:
-            if begin > self.log.min_offset:  # the old name would make the next start remove files
+            # Do not start if the file's name still states a higher offset: the next start would remove log
+            # files below that offset.
+            if begin > self.log.min_offset:
                 raise
         self._given_up = self.log.holes()
         self._mender = Mender(self.log, tags_code, holes=self._given_up)
@@ -422,7 +425,7 @@ class MessageStore:
             return Batch(GetStatus.OFFSET_OVERFLOW_BADLY, queue.within(offset), low, high)
         wide = max(_SCAN_BYTES_MIN // ENTRY_SIZE, count_max)
         # If the consumer wants all messages, read one entry per message. If the first message is lost, read
-        # more entries.
+        # more entries, so that the pull can go on after lost messages.
         data = self._entries_at(topic, queue_id, queue, offset, count_max if codes is None else wide)
         if codes is None and data and ENTRY.unpack_from(data)[1] <= 0:
             data = self._entries_at(topic, queue_id, queue, offset, wide)
@@ -547,7 +550,7 @@ class MessageStore:
         return block[begin : begin + count * ENTRY_SIZE]
 
     def message_at(self, physical_offset: int) -> StoredMessage | None:
-        """Return the message whose record starts at a log offset."""
+        """Return the message whose record starts at a log offset, or None if no record starts there."""
         if physical_offset < 0:
             return None
         size = size_of_record(self.log.read(physical_offset, HEAD_SIZE), physical_offset)
@@ -648,7 +651,7 @@ class MessageStore:
         return read
 
     def _looks(self, topic: str, places: Sequence[tuple[int, int]]) -> list[Callable[[], Entry | None]]:
-        """Return one function for each message in ``places``. The function returns the message's queue entry.
+        """Return a function for each message in ``places``, which returns the queue entry, or None.
 
         Any thread may call these functions.
 

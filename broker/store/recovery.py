@@ -46,8 +46,8 @@ class Checkpoint:
     Attributes:
         log_offset: Offset below which the log is durable. The queue entries of all messages below this offset
             are durable, too.
-        queue_entries: Sum of ``ConsumeQueue.weighed_length`` over all queues. A start compares this sum with
-            the queue files.
+        queue_entries: Sum over all queues: the length of the queue multiplied by a number for the queue's
+            name (``ConsumeQueue.weighed_length``). A start compares this sum with the queue files.
         log_min: Offset at which the log begins. Log files below it may still exist, or exist again after a
             power cut.
         boot: Id of the machine's boot during which the checkpoint was written.
@@ -131,8 +131,9 @@ class Recovery:
         """Cut the torn end of the log, and add missing entries to the queues.
 
         Raises:
-            StoreDamaged: If valid records follow a damaged record, or if records are missing, unless
-                ``skip_damage`` is set. Also, in any case, if a queue has a gap of more than _GAP_MAX entries.
+            StoreDamaged: If valid records follow a damaged record, or if records are missing. With
+                ``skip_damage``, the error is not raised in these two cases. If a queue has a gap of more than
+                _GAP_MAX entries, it is always raised.
             OSError, StoreUnavailable: If the disk fails.
         """
         checkpoint = self.checkpoint
@@ -317,6 +318,12 @@ class Recovery:
         """Cut the torn end of the log, or return the position in this file of the next valid record.
 
         Return None if this file has no valid record after the damage.
+
+        Args:
+            base: Log offset at which the file starts.
+            following: Log offset at which the next file starts; None if this is the last file.
+            data: Content of the file.
+            found: The damage, or padding at a place where a record should be.
         """
         at = found.end if isinstance(found, Padding) else found.offset
         resume = find_record(data, at - base + 1, base=base) if at < base + len(data) else None

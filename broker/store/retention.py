@@ -18,8 +18,8 @@ from typing import Final
 
 from routekeeper.broker.errors import SettingError
 
-#: Largest number of files that one periodic cleanup removes because the disk is full, of any age.
-#: Source: deleteFileBatchMax.
+#: If the disk is nearly full, one periodic cleanup removes up to this number of the oldest files, even files
+#: that have not expired. Source: deleteFileBatchMax.
 OLDEST_AT_ONCE: Final = 10
 
 

@@ -75,7 +75,7 @@ def _size_of(subscriptions: Iterable[SubscriptionData]) -> int:
         + bytes_of(each.topic)
         + bytes_of(each.sub_string)
         + bytes_of(each.expression_type)
-        # Clients of other languages may send an expression only, without its tags and codes.
+        # Clients of other languages may send only the expression. Then count the tags in the expression.
         + _TAG_BYTES * max(len(each.tags), len(each.codes), each.sub_string.count("||"))
         + sum(map(bytes_of, each.tags))
         for each in subscriptions

@@ -95,7 +95,8 @@ class QueueLocks:
             if known is not None:
                 if known.client_id != client_id and now - known.renewed <= LOCK_LIFE_S:
                     continue
-                self._release(holders.pop(queue))  # The new entry must be the last entry of the dict.
+                # Remove the old entry, because the dict must stay in the order of the renewals.
+                self._release(holders.pop(queue))
             size = own_size + bytes_of(queue.topic) + bytes_of(queue.broker_name)
             is_renewal = known is not None and known.client_id == client_id
             if not is_renewal and not self._has_room(host, size):
@@ -139,7 +140,9 @@ class QueueLocks:
                 if held is None:
                     continue  # Between two steps, a client unlocked the queue.
                 if now - held.renewed <= LOCK_LIFE_S:
-                    break  # The group's other locks were renewed later, or the next call removes them.
+                    # The later locks of the group were renewed after this lock. If this lock was renewed
+                    # between two steps, later locks may have expired, but the next call removes them.
+                    break
                 self._release(holders.pop(queue))
                 if not holders:
                     del self._holders[group]

@@ -20,10 +20,12 @@ _SEPARATOR = "@"
 #: number is for one offset, without its queue id.
 _PAIR_BYTES = 7
 _OFFSET_BYTES = 23
-#: Number of offsets above which a pair is large. :meth:`ConsumerOffsets.snapshot` runs in the event loop's
-#: thread. Therefore it does not encode large pairs. The function that it returns encodes them.
+#: Number of offsets above which a pair of topic and group is large. :meth:`ConsumerOffsets.snapshot` runs in
+#: the event loop's thread. Therefore it does not encode large pairs. The function that it returns encodes
+#: them.
 LARGE: Final = 1000
-#: Number of groups of deleted topics that one commit removes from the index of topics by group.
+#: The index of topics by group may still list deleted topics. One commit removes a deleted topic from up to
+#: this number of groups.
 SWEPT: Final = 16
 #: Number of topics and offsets that one step of :meth:`ConsumerOffsets.drop_group` removes. A topic with more
 #: offsets has a step of its own.
@@ -59,7 +61,7 @@ def _bytes_of(queue_ids: Collection[int]) -> int:
 
 
 class _Deleted(NamedTuple):
-    """A deleted topic, with the groups for which the index of topics by group may still list this topic."""
+    """A deleted topic, and the groups under which the index (topics of each group) may still list it."""
 
     topic: str
     groups: dict[str, dict[int, int]]

@@ -357,8 +357,8 @@ class BrokerState:
         """Record that the topic table of this version is on disk.
 
         Args:
-            deletions: Number of topics that the message store had deleted since the broker's start, read when
-                the write began.
+            deletions: Number of topics that the message store had deleted when the write began. The table on
+                disk contains these deletions, so the store may now remove the queue files of these topics.
         """
         for topic in [name for name, count in self.unsaved_topics.items() if count <= version.counter]:
             del self.unsaved_topics[topic]

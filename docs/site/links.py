@@ -13,7 +13,7 @@ _LINK = re.compile(r"(!?)\[([^\]]*)\]\(((?:\.\./)+[^)#\s]*)(#[^)]*)?\)")
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Return the page's text. Instead of each link out of ``docs/``, it has the link's text and the path."""
+    """Return the page's text; a link out of ``docs/`` becomes the link's text and the path of its target."""
     folder = posixpath.dirname(page.file.src_uri)
 
     def outside(link: re.Match[str]) -> str:

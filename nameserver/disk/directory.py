@@ -49,8 +49,8 @@ def hold_directory(root: Path, *, mode: str) -> None:
     """Make a directory, lock it until this process ends, and bind it to ``mode``.
 
     Raises:
-        DirectoryError: If another process has locked the directory, it belongs to another mode, a newer
-            program wrote it, or it cannot be written.
+        DirectoryError: If the directory is locked by another process, belongs to another mode, was written by
+            a newer program, or cannot be written.
     """
     path = root / IDENTITY
     try:

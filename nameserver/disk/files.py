@@ -8,7 +8,8 @@ have these properties:
 - a new, renamed or removed name is durable after :meth:`Files.sync_directory` of its directory;
 - any call may fail or never return, and a write may store fewer bytes than it was given.
 
-Only the owner may read a new file, and a new file never replaces an existing file.
+Only the owner may read a new file. A file cannot be created under a name that exists; only
+:meth:`Files.rename` replaces a file.
 """
 
 from __future__ import annotations

@@ -225,7 +225,12 @@ def _member(address: str) -> str:
 
 
 async def _body(request: web.Request, name: str = "", *, required: bool = False) -> str:
-    """Return the member address in a JSON body, or "" if the body names none."""
+    """Return the member address in a JSON body, or "" if the body names none.
+
+    Args:
+        name: Name of the JSON member that holds the address. If empty, the body must be empty, too.
+        required: True to refuse a body without the address.
+    """
     raw = await read_body(request, limit=BODY_MAX)
     try:
         document: Any = orjson.loads(raw) if raw.strip() else {}

@@ -101,7 +101,8 @@ class HttpServer:
         )
         self._page = page_files()
         self._runner = web.AppRunner(self.application())
-        places = http_connections()  # The RocketMQ listener has already raised the limit of open files.
+        # This number depends on the limit of open files, which the RocketMQ listener has already raised.
+        places = http_connections()
         reserve = min(RESERVE, places // 4)
         self._connections = HttpConnections(
             self._runner,

@@ -27,7 +27,9 @@ _CODING: Final = re.compile(r"\s*([^\s;]+)\s*(?:;\s*q\s*=\s*([0-9.]+)\s*)?")
 
 
 class Parts(NamedTuple):
-    """A JSON array or object in parts. A long list is then copied only once, into the complete answer.
+    """A JSON array or object as a list of pieces, which :func:`put_in` joins into the complete answer.
+
+    If each step joined the pieces, a long list would be copied many times.
 
     Attributes:
         inner: JSON text between the brackets, without the commas between two parts.
@@ -48,7 +50,7 @@ def array_of(things: Iterable[Any], *, step: int = STEP) -> Steps[Parts]:
 
 
 def object_of(members: Iterable[tuple[str, Any]]) -> Steps[Parts]:
-    """Encode a JSON object in steps."""
+    """Encode a JSON object in steps. Its members are pairs of a name and a value."""
     parts = Parts(b"{}", [])
     for chunk in in_chunks(members):
         parts.inner.append(msgspec.json.encode(dict(chunk))[1:-1])

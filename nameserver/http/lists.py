@@ -54,7 +54,8 @@ class Page(NamedTuple):
 class InCluster:
     """A test for topics of one cluster: a broker of the cluster must have the topic.
 
-    The test caches results by queue set, because most topics share a few queue sets.
+    Most topics have the same queues at the same brokers, so they share a few queue sets. Therefore the test
+    stores one result for each queue set.
 
     Attributes:
         names: Broker names of the cluster.
@@ -116,7 +117,7 @@ def brokers_page(
 ) -> Steps[Page]:
     """List brokers by cluster and address.
 
-    ``prefix`` filters by broker name, ``contains`` by broker name or address.
+    ``wanted.prefix`` filters by broker name, ``wanted.contains`` by broker name or address.
     """
     records = sorted(
         (

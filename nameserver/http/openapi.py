@@ -222,7 +222,7 @@ _OPERATIONS: Final[dict[Callable[..., Any], Serves]] = {}
 
 
 def routes(part: object) -> list[web.RouteDef]:
-    """Return the routes of all handlers among an object's methods."""
+    """Return the HTTP routes of those methods of an object that are handlers."""
     return [
         web.route(serves.method, serves.path, MethodType(handler, part))
         for handler, serves in _OPERATIONS.items()
@@ -235,9 +235,11 @@ def content(body: type | dict[str, Any], media: str = JSON) -> dict[str, Any]:
 
 
 def read(path: str, said: str, *, query: str = "", gone: str | None = None, **more: Any) -> Serves:
-    """Describe a handler that reads the table. ``more`` are arguments of :class:`Serves`.
+    """Describe a handler that reads the table.
 
     Args:
+        said: Description of status 200.
+        more: Further arguments of :class:`Serves`.
         query: Query parameters in addition to ``consistency``.
         gone: Description of status 404; None if the handler never answers 404.
     """
@@ -246,13 +248,21 @@ def read(path: str, said: str, *, query: str = "", gone: str | None = None, **mo
 
 
 def listing(path: str, said: str, answer: type, *, query: str, gone: str | None = None) -> Serves:
-    """Describe a handler that returns a list from the table page by page; see :func:`read`."""
+    """Describe a handler that returns a list from the table page by page.
+
+    The arguments are as in :func:`read`; ``answer`` is the type of the answer's body.
+    """
     query = f"{query} limit cursor index epoch wait"
     return read(path, said, query=query, gone=gone, answer=answer, tagged=True)
 
 
 def change(method: str, path: str, said: str, **more: Any) -> Serves:
-    """Describe a handler that changes the group. ``more`` are arguments of :class:`Serves`."""
+    """Describe a handler that changes the group.
+
+    Args:
+        said: Description of status 200.
+        more: Further arguments of :class:`Serves`.
+    """
     return Serves(method, path, said, _CHANGE_PROBLEMS, query="timeout", **more)
 
 
@@ -263,7 +273,10 @@ def change_kv(method: str, said: str, **more: Any) -> Serves:
 
 
 def _rank(operation: tuple[Any, Serves]) -> tuple[bool, bool]:
-    """Return an operation's sort key: table and process first, then the raft group, then other paths."""
+    """Return an operation's sort key.
+
+    Operations on the table and the process come first, then the raft group, then paths outside ``/v1``.
+    """
     path = operation[1].path
     return not path.startswith("/v1/"), path.startswith("/v1/raft/")
 

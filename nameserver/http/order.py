@@ -20,7 +20,7 @@ from routekeeper.remoting.steps import STEP, Steps, in_chunks
 class TopicOrder:
     """The sorted topics of a table. A reader first calls :meth:`catching_up` to apply the table's changes.
 
-    Only one task at a time may use this object.
+    Only one task at a time may use this object. Between two steps of an update, the names are incomplete.
 
     Args:
         view: Function that returns the current view of the table.

@@ -158,7 +158,7 @@ class Reads:
         Args:
             member: Name of the answer's JSON member that holds the list.
             make: Function that makes the page. Its result is None if the list does not exist.
-            parts: Number of texts in a cursor of this list.
+            parts: Number of texts in a cursor of this list, for example 2 for cluster and address.
         """
         wanted = _wanted(request, parts=parts)
         after, epoch, wait_s = _blocking(request)
@@ -415,7 +415,8 @@ def whole_number(request: web.Request, name: str) -> int | None:
 def _blocking(request: web.Request) -> tuple[int | None, int | None, float]:
     """Return a blocking query's index, its epoch and its longest wait in seconds.
 
-    The query waits until the requested data have a greater index.
+    The query waits until the requested data have a greater index. Without an index, the result contains None
+    for the index, and the query does not wait. Without an epoch, it contains None for the epoch.
     """
     for name in ("wait", "epoch"):
         if name in request.query and "index" not in request.query:

@@ -1,4 +1,4 @@
-"""Checks of requests that change something: ``--http-token-file``, a deadline, a bounded body."""
+"""Checks of HTTP requests that change something: the token, the deadline, and the size of the body."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 #: log.
 TIMEOUT_S: Final = 30.0
 #: Largest time limit that a request may name, in seconds. It must be below the time after which the server
-#: closes silent HTTP connections.
+#: closes silent HTTP connections. Otherwise a connection could be closed before the answer.
 TIMEOUT_MAX_S: Final = 100.0
 _TIMEOUT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)s?")
 

@@ -89,7 +89,7 @@ class TopicChanges(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker that the table no longer lists."""
+    """Cluster and address of a broker that the table no longer lists."""
 
     cluster: str
     broker_addr: str
@@ -159,9 +159,12 @@ class Watch:
         self._wanted = wanted
         self._begins = place is None
         self._place = place
-        self._told_until: str | None = None  # last topic of the whole state that was sent
-        self._state: Place | None = None  # progress of the watcher after the whole state
-        self._told_of = 0  # if a change is too large for one read: number of its topics that were sent
+        self._told_until: str | None = None  # while the whole state is being sent: last topic that was sent
+        # While the whole state is being sent: progress of the watcher after the last event of the state.
+        self._state: Place | None = None
+        # Number of topics that were already sent, of a change that is too large for one call of look(). It is
+        # 0 if there is no such change.
+        self._told_of = 0
         self._members: GroupMembers | None = None
         self._console: ConsoleChange | None = None
         self._looked_at = 0
@@ -177,9 +180,10 @@ class Watch:
         return self._state is not None or self._told_of > 0
 
     def take_pause(self) -> float:
-        """Return the pause in seconds before the next call of :meth:`look`, by the number of names read.
+        """Return the pause in seconds before the next call of :meth:`look`.
 
-        Reset this number to 0.
+        The pause grows with the number of names that :meth:`look` has read since the last call of this
+        method.
         """
         looked_at, self._looked_at = self._looked_at, 0
         return PAUSE_MIN_S + looked_at * PAUSE_PER_NAME_S
@@ -187,7 +191,11 @@ class Watch:
     def look(
         self, view: RouteView, members: GroupMembers, console: ConsoleChange | None = None
     ) -> Steps[bytes]:
-        """Return the next events, encoded: a part of the table, or the changes since the last call."""
+        """Return the next events, encoded: a part of the table, or the changes since the last call.
+
+        ``members`` and ``console`` are the present values of these kinds. Each becomes an event if it has
+        changed since the last call.
+        """
         events = []
         if "members" in self._wanted.kinds and members != self._members:
             self._members = members

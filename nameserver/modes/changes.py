@@ -1,4 +1,4 @@
-"""The last changes of a route table, for its followers: requests that wait for a change, and watches.
+"""The last changes of a route table, for requests that wait for a change, and for watches.
 
 This module does no I/O. The log stores the table's own tuples without a copy, so the time to store a change
 does not depend on its number of topics.
@@ -33,7 +33,7 @@ class Kind(StrEnum):
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """One change of the table, with the values that followers need.
+    """One change of the table, with the values that waiting requests and watches need.
 
     Attributes:
         topics: Topics whose own entry was changed, added or removed.
@@ -51,11 +51,12 @@ class ChangeLog:
     """The table's last changes. Their number and the number of their topic names are bounded.
 
     Attributes:
-        begun: True once the log has a follower. Before this time, the log stores nothing.
+        begun: True once a request or a watch waits for changes. Before this time, the log stores nothing.
         epoch, revision: Epoch and revision of the table after the last stored change. The table's own
             revision may be greater, because the changes of a raft log entry are stored only after all
             commands of the entry are applied.
-        changed_at: Revision of the last change, by kind of list. It may be too high, but never too low.
+        changed_at: Revision of the last change, by kind of list. It may be too high: a client then only reads
+            an unchanged list again. It is never too low: otherwise a client would miss a change.
     """
 
     def __init__(self, *, changes_max: int = CHANGES_MAX, names_max: int = NAMES_MAX) -> None:

@@ -186,13 +186,13 @@ class Independent(Local):
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
         self._line.leave(origin)
         # The line runs one task of a host, and then one task of the next host. Count each closed connection
-        # as a separate host. If all closed connections counted as one host, every other host would have a
-        # turn between two of these connections, and the last of them would wait long.
+        # as a separate host. If all closed connections counted as one host, each other host would run a task
+        # between two of these connections. The last of them would then wait long.
         self._line.run(self._closing(origin, by_us=by_us), _no_matter, sender=origin, host=origin)
 
     def _closing(self, origin: ConnectionId, *, by_us: bool) -> Steps[bool]:
-        # Forget the stored registration only now. A registration over this connection may have run until now,
-        # and may have stored itself.
+        # Forget the stored registration in this task, and not earlier in closed(). A registration over this
+        # connection may have run between closed() and this task, and may have stored its decision.
         self._repeats.forget(origin)
         revision_of = partial(self._table.present, "record")
         for broker in self._liveness.closed(origin, by_us=by_us, revision_of=revision_of):

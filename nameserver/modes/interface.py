@@ -260,7 +260,7 @@ class Consistency(Protocol):
         """
 
     def ownership(self, broker: BrokerKey, origin: ConnectionId) -> Ownership:
-        """Return the relation of a connection to a broker."""
+        """Return a connection's relation to a broker: owner, older or stranger."""
 
     @property
     def departures(self) -> Mapping[LeaveReason, int]:
@@ -295,7 +295,10 @@ class Consistency(Protocol):
 
     @property
     def changes(self) -> ChangeLog:
-        """The log of the table's last changes, for followers. It stores nothing before the first follower."""
+        """The log of the table's last changes, for its followers: waiting requests and watches.
+
+        It stores nothing before the first follower.
+        """
 
     async def list_changed(self, kind: Kind, after: int, *, deadline: float) -> None:
         """Return once a list of this kind has changed after revision ``after``, or at the deadline.

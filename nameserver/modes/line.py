@@ -101,7 +101,7 @@ class Line:
         self._clock = clock
         self._call_soon = call_soon
         self._until = 0.0
-        # Seconds of work, since the last call of _go_on, by tasks that ended at once.
+        # Seconds that tasks took which ended at once, since the last call of _go_on.
         self._worked_s = 0.0
         self._called = False
         self.waiting: dict[Hashable, dict[Hashable, deque[_Task[Any]]]] = {}
@@ -131,7 +131,8 @@ class Line:
         If the task raises an error during this call, the caller gets this error.
 
         Args:
-            steps: The task's work. Its result must not be None.
+            steps: The task's work. Its result must not be None, because None means here that the task has not
+                ended.
             done: Function called with the result if the task ends later or is dropped.
             sender: Origin of the task, such as a connection.
             host: Host of the sender; None for this process's own work. As long as a sender has unfinished

@@ -21,7 +21,7 @@ from routekeeper.nameserver.types import ConnectionId, Request
 #: choose the topics' names. With such names, the broker's next registration could have the hash of its last
 #: registration, and the nameserver would acknowledge it without applying it.
 BODY_BYTES_MAX: Final = 2 * 1024
-#: Size of the secret in bytes, equal to the size of SipHash's state.
+#: Size of the secret in bytes. It equals the size of SipHash's state, so the secret changes the whole state.
 SECRET_SIZE: Final = 32
 #: Largest size in bytes of the stored registrations of all connections together.
 REPEATS_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -59,8 +59,8 @@ class Repeats:
     Every change of a broker makes a new record object or a new broker name object. As long as the table has
     the same two objects, an equal registration needs no decoding, check or comparison.
 
-    Late copies are not stored, because each late copy must be decided again. A repeated older version may
-    show that the broker's store was restored from a backup.
+    A late copy (a registration older than the broker's record) is not stored, because each one must be
+    checked anew. A repeated older version may show that the broker's store was restored from a backup.
 
     Args:
         secret: Random bytes of this process. Their number is :data:`SECRET_SIZE`.
@@ -132,7 +132,8 @@ class Repeats:
             body_size=len(request.body),
             mark=mark,
             lease_ms=decoded.lease_ms,
-            # A full registration with the listed data version is accepted without comparing its topics.
+            # A full registration with the record's data version is accepted without comparing its topics, so
+            # the decision on it does not depend on topics in the table.
             alone=renewal.record.complete and len(decoded.table) != 1,
             name=name,
             renewal=renewal,
@@ -155,5 +156,5 @@ class Repeats:
         self.held_bytes = 0
 
     def mark_of(self, body: bytes) -> bytes | int:
-        """Return the body, or the body's hash if the body is large."""
+        """Return the value by which the same body is recognized: the body, or its hash if it is large."""
         return body if len(body) <= BODY_BYTES_MAX else hash(self._secret + body)

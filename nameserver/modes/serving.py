@@ -62,10 +62,10 @@ class Mode(Protocol):
         """Seconds since this process started to serve."""
 
     def ownership(self, broker: BrokerKey, origin: ConnectionId) -> Ownership:
-        """Return the relation of a connection to a broker."""
+        """Return whether a connection is the broker's youngest, an older one, or belongs to a stranger."""
 
     def renew(self, renewal: Renewal, origin: ConnectionId) -> Answer | Command:
-        """Renew a broker's lease. Return the answer, or the command to propose if the lease needs the log."""
+        """Renew a broker's lease. Return the answer, or a command to propose if only the log can renew it."""
 
     async def propose(self, command: Command, *, deadline: float) -> Verdict:
         """Propose a command, and return its result once this process has applied the command.
@@ -78,7 +78,7 @@ class Mode(Protocol):
         """
 
     async def withdrawn(self, broker: BrokerKey, origin: ConnectionId) -> None:
-        """Record that a broker unregistered over its own connection, as evidence that the broker is gone."""
+        """Record that a broker unregistered over its connection, which shows that the broker is gone."""
 
     async def change_settings(self, change: SettingsChange) -> Answer:
         """Apply changed settings and write them to a file."""

@@ -119,6 +119,7 @@ class GroupNotes:
         """Compare the group with its state at the last call, and add events for the differences.
 
         Args:
+            in_contact: True if this member has contact with a leader.
             refused: Two numbers since the process started: refused reads, and refused writes.
         """
         note = self._timeline.note

@@ -45,13 +45,14 @@ class TableWaiters:
         return len(self._changes)
 
     def __bool__(self) -> bool:
-        """Return True if any request waits, the log has begun, or a topic has a follower."""
+        """Return True if any request waits, the change log is in use, or a topic has a follower."""
         return self._waiting > 0 or self.log.begun or bool(self._followed)
 
     async def changed(self, topic: str, after: int, *, deadline: float) -> int:
         """Return the topic's revision once it exceeds ``after``, or at the deadline.
 
-        See :meth:`.interface.Consistency.changed`. After a call of :meth:`end`, return at once.
+        Also return when the table gets another epoch, because revisions of two epochs cannot be compared.
+        After a call of :meth:`end`, return at once.
         """
         view = self._table.view
         epoch = view.epoch
@@ -87,9 +88,9 @@ class TableWaiters:
                 del waiting[found]
 
     def follow(self, topic: str, changed: Callable[[], None]) -> None:
-        """Call ``changed`` whenever a topic's route may have changed.
+        """Call ``changed`` whenever a topic's route may have changed, or another table replaces the table.
 
-        See :meth:`.interface.Consistency.follow`.
+        The call comes while a change is being applied, so ``changed`` may only schedule work.
         """
         assert topic not in self._followed, "a topic has one follower"
         self._followed[topic] = changed

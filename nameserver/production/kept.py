@@ -1,5 +1,7 @@
 """Cache of answers from the production nameservers, and limits on questions to these nameservers.
 
+The production nameservers belong to another environment, whose routes this test environment also uses.
+
 This module does no I/O.
 """
 
@@ -23,7 +25,7 @@ KEPT_S: Final = 30.0
 ENTRIES_MAX: Final = 8192
 #: Largest size in bytes of all kept answers together: their encoded routes and topic names.
 BYTES_MAX: Final = 32 * 1024 * 1024
-#: Largest number of questions under way at the same time.
+#: Largest number of questions to production's nameservers that are under way at the same time.
 ASKING_MAX: Final = 16
 #: Largest number of questions that begin within one second, for all client hosts together.
 QUESTIONS_PER_S: Final = 200
@@ -35,7 +37,7 @@ _ENTRY_BYTES: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The answer to one question.
+    """The answer of the production nameservers to one question for the route of a topic.
 
     Attributes:
         route: The topic's route; None if no production nameserver answered, or if none knows the topic.
@@ -67,6 +69,7 @@ class KeptAnswers:
         """Keep an answer, and drop answers that are too old or exceed the bounds.
 
         Args:
+            route: The topic's route; None if no production nameserver answered, or if none knows the topic.
             size: Size of the answer in bytes.
         """
         self._drop(topic)
@@ -92,7 +95,7 @@ class KeptAnswers:
 
 
 class QuestionLimit:
-    """Limit on the questions. It decides if this nameserver may ask the production nameservers once more.
+    """Limit on the questions that this nameserver asks the production nameservers.
 
     The limit counts questions under way, and questions that began in the present second.
     """

@@ -320,7 +320,8 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     def _SyncObj__sendNextNodeIdx(self, *_: object, **__: object) -> None:
         """Do nothing, because the engine answers later, when the received entries are durable.
 
-        This repairs PySyncObj's defects D7 and D18.
+        The library answers before that (defect D7). If the logs differ, its answer also lets the leader go
+        back by only one entry (defect D18).
         """
 
     # ---- methods of the library whose original code must not run
@@ -328,16 +329,17 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     def _applyCommand(self, command: object, callback: object, commandType: object = None) -> NoReturn:
         """Raise an error, because only the leader itself appends entries to the log.
 
-        The library's method has the defects D12, D13, D23, D27 and D31 of docs/pysyncobj-defects.md.
+        The library's method also forwards commands to the leader, and passes results to callbacks. It has the
+        defects D12, D13, D23, D27 and D31 of docs/pysyncobj-defects.md.
         """
         raise AssertionError("commands are not forwarded: append them")
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> NoReturn:
         """Raise an error, because the engine applies the entries itself.
 
-        This repairs PySyncObj's defects D7 and D11.
-
-        The engine applies long entries in steps, and stops the member if an entry is unreadable.
+        The engine applies long entries in steps, and stops the member if an entry is unreadable. The library
+        would apply an entry that raises an exception again in each tick (defect D11). It would also apply
+        entries that are not durable yet (defect D7).
         """
         raise AssertionError("the engine applies entries")
 
@@ -347,7 +349,8 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     def _SyncObj__parseChangeClusterRequest(self, command: bytes) -> None:
         """Do nothing, because RouteKeeper's own log entries change the membership.
 
-        This repairs PySyncObj's defects D35, D36 and D37.
+        In the library, two changes at the same time can lead to two majorities without a common member. Its
+        defects D35, D36 and D37 concern such changes.
         """
 
     def _SyncObj__tryLogCompaction(self) -> None:

@@ -175,8 +175,8 @@ class RaftConfig:
         election_timeout_ms: N in milliseconds. Each election timeout is a random time from N to 2N. A leader
             sends a heartbeat every N/6.
         entry_size_max: Largest payload of one entry, in bytes.
-        compact_bytes: This member makes a new snapshot when the journal has grown by this number of bytes
-            since the last snapshot, or by twice the size of the last snapshot if that is more.
+        compact_bytes: Growth of the journal in bytes, since the last snapshot, after which this member makes
+            a new one. If twice the size of the last snapshot is more, that number counts.
         http: ``HOST:PORT`` at which operators reach this member's HTTP server. It is announced to the other
             members, and may be empty.
         force_new_cluster: True to become the only member of a new cluster, with the data of this directory.

@@ -14,8 +14,8 @@ All reads that arrive before a barrier is sent share this barrier. Later reads w
 which is sent after the present barrier is answered. So the number of messages does not depend on the number
 of reads.
 
-The leader makes sure that it still led after the barrier was sent. For this, a majority of voters (the leader
-is one of them) must have been in the leader's term at some time after the barrier was sent.
+The leader makes sure that it still led after the barrier was sent. For this, a majority of voters must have
+been in the leader's term at some time after the barrier was sent. The leader is one of these voters.
 
 - The voter that sent the barrier was in the term after the read arrived, so the leader need not ask it. In a
   cluster of three voters, this voter and the leader are the majority.
@@ -93,7 +93,9 @@ class Barriers:
         self.expected = 0
         self.gather_until = 0.0
         self._gather_s = GATHER_S[0]
-        self._served = 0  # number of reads that the barriers under way serve
+        # Number of reads that the sent barriers serve, counted anew each time when all sent barriers have
+        # passed.
+        self._served = 0
         self._wanted = 0  # number of the latest barrier that a read joined
         self._sent_at = 0.0
         self._route: Route | None = None

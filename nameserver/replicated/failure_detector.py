@@ -58,7 +58,9 @@ class ReportedBy:
 
 
 class FailureDetector:
-    """The evidence that all members reported to one term's leader; it decides which brokers to evict.
+    """The brokers' last-seen times and connections that all members reported to one term's leader.
+
+    This class decides by them which brokers to evict.
 
     Args:
         members: Identities of all members, this leader included, because the leader reports to itself, too.
@@ -71,7 +73,8 @@ class FailureDetector:
             reports are missing.
 
     Attributes:
-        members: The copy of each member's reported evidence; a member that has not reported is missing.
+        members: A copy of the last-seen times and connections that each member reported; a member that has
+            not reported is missing.
     """
 
     def __init__(
@@ -87,8 +90,8 @@ class FailureDetector:
         """Begin a term.
 
         Args:
-            known_format: Command format of an entry in the log. Every member must know it, because every
-                member applies the entry.
+            known_format: Newest command format of which the log certainly has an entry. Every member knows
+                this format, because every member applies the entry.
         """
         self.term = term
         self._known_format = known_format
@@ -121,7 +124,7 @@ class FailureDetector:
             offset = clock - report.clock
             handed = report.handed if report.handed_term >= self._prior_term else ()
             for heard in (*report.contacts, *handed):
-                # The broker cannot have been seen after the report was made.
+                # The broker cannot have been seen after the report was made, so a later time is wrong.
                 self.note(heard.broker, min(heard.heard_at, report.clock) + offset)
             known.contacts.update({line.broker: _shifted(line, offset) for line in report.contacts})
             known.version = report.version
@@ -142,7 +145,10 @@ class FailureDetector:
         )
 
     def out_of_contact(self, members: Iterable[str]) -> None:
-        """Ignore the evidence of members that lost contact or have a new link, until they report again."""
+        """Ignore these members' reports about connections until they report again.
+
+        They lost contact or have a new link, so their last report may be lost.
+        """
         for member in members:
             if member in self.members:
                 self.members[member].counts = False
@@ -150,7 +156,7 @@ class FailureDetector:
     def understood(self) -> int:
         """Return the newest command format that every member understands.
 
-        While a member has not reported yet, return the format of ``known_format``.
+        While a member has not reported yet, its format is unknown, so the result is ``known_format``.
         """
         if len(self.members) < len(self._names):
             return self._known_format
@@ -211,7 +217,7 @@ class FailureDetector:
     def removed(self, broker: BrokerKey) -> None:
         """Forget the last-seen time of a broker whose record was removed.
 
-        It must not count for a new record.
+        If the broker registers again, the time of its new record counts (see :meth:`note`).
         """
         self._hearings.pop(broker, None)
 
@@ -277,8 +283,9 @@ def judge(
     - The broker is silent. No member has received a message from it for the length of its lease.
 
     Args:
-        contacts: The evidence of each member in contact with the leader; an item is None if the member does
-            not know the broker. If one of these members has not reported yet, pass None in place of the list.
+        contacts: For each member in contact with the leader, its report about the broker; an item is None if
+            the member does not know the broker. If one of these members has not reported yet, pass None in
+            place of the list.
         heard_at: The latest known time at which the broker was seen. If it is unknown, pass the time at which
             this leader began to lead.
     """

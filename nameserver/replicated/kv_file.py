@@ -75,7 +75,7 @@ class KvFile(Component):
             self.export.keep_soon()
 
     async def close(self) -> None:
-        """Stop the import; return when the file equals the table, or when the disk hangs."""
+        """Stop the import; return when the file equals the table, or after some seconds if the disk hangs."""
         if self._importer is not None:
             self._importer.cancel()
             await asyncio.wait((self._importer,))

@@ -127,8 +127,8 @@ class Leader(Component):
     def update_role(self) -> None:
         """Begin or stop leading, according to this member's role and term.
 
-        This method is also called when a message of another member arrives. That member may know of a new
-        leader before this process has noticed the change.
+        A message that another member sends to the new leader may arrive before this process was told of the
+        change. So this method is also called when such a message arrives.
         """
         member, term = self._member, self._member.term
         if member.role is not Role.LEADER:
@@ -290,7 +290,10 @@ class Leader(Component):
     # -- read barriers ------------------------------------------------------------------------------------
 
     def take_barrier(self, member: str, barrier: ReadIndex) -> None:
-        """Handle a read barrier of another member or of this leader; see :attr:`Confirmations.asked`."""
+        """Handle a read barrier of another member or of this leader.
+
+        Answer it at once if the sender and this leader are a majority. Otherwise ask the voters first.
+        """
         if barrier.voter:
             index = self._member.read_index_with(member, barrier.term)
             if index is not None:  # the sender and this leader together are a majority of the voters
@@ -380,7 +383,7 @@ class Leader(Component):
         The caller has just applied the empty first entry of ``term``, see :meth:`mark`.
 
         Args:
-            prior_term: The previous leader's term, see :class:`FailureDetector`.
+            prior_term: The previous leader's term. Last-seen times of older leaders are ignored.
         """
         if self._member.role is not Role.LEADER or self._member.term != term:
             return
@@ -418,7 +421,7 @@ class Leader(Component):
             return
         if answer.version == report.version and self._reported_over.get(member) != link:
             self._reported_over[member] = link
-            self.judge_all_at = 0.0  # at the next tick, judge all brokers with the evidence in this report
+            self.judge_all_at = 0.0  # at the next tick, judge all brokers with the help of this report
         if member == self._me:
             self._reporter.acknowledged(answer)
         else:
@@ -430,7 +433,8 @@ class Leader(Component):
     def tick(self) -> None:
         """Judge all brokers once per second, and also when the set of members in contact has changed.
 
-        The caller must advance the liveness clock before this call.
+        The caller must advance the liveness clock before this call, because brokers' silence is measured by
+        this clock.
         """
         clock, detector = self._liveness.clock, self.failure_detector
         if clock >= self._prune_at:
@@ -444,17 +448,21 @@ class Leader(Component):
             self._judge(list(self._table.view.records()))
 
     def removed(self, broker: BrokerKey) -> None:
-        """Forget a broker whose record was removed: old evidence must not count against a new record."""
+        """Forget a broker whose record was removed, so that old reports do not count for a new record."""
         if self.failure_detector is not None:
             self.failure_detector.removed(broker)
 
     def listed(self, broker: BrokerKey) -> None:
-        """Note that the table now has a record of this broker."""
+        """Note that the table now has a record of this broker, whose silence counts from now on."""
         if self.failure_detector is not None:
             self.failure_detector.note(broker, self._liveness.clock)
 
     def evict(self, eviction: Evict) -> None:
-        """Propose an eviction. Only this leader may append the eviction, and only in the present term."""
+        """Propose an eviction to this leader's own queue, for the present term.
+
+        The eviction is never sent to a later leader, because a later leader judges by the reports that it has
+        received itself.
+        """
         sequence = self._book.next_sequence()
         data = encode_command(eviction)
         self.offer(Proposal(boot_id=self._book.boot_id, sequence=sequence, command=data))

@@ -102,7 +102,7 @@ class Replicated(Local):
     Attributes:
         member: The raft member.
         leader: The leader's work, done while this member leads.
-        reports: Evidence about brokers for the leader.
+        reports: Reports to the leader: when this process last saw each broker, and over which connection.
         reader: Reads that wait.
         proposer: Registrations and other changes.
         surroundings: State that all of these components share.
@@ -124,7 +124,8 @@ class Replicated(Local):
         Args:
             boot_id: Random number of this process, 63 bits.
             raft: The engine's settings; None to derive them from ``settings``.
-            on_fatal: See :class:`RaftMember`.
+            on_fatal: Called with one line of text when the member has stopped because of an error. By default
+                the process ends.
             on_removed: Called once, with a line for the operator, when the group has removed this member.
                 The member has stopped by then, and the process should end.
 
@@ -138,7 +139,8 @@ class Replicated(Local):
         self._loop = asyncio.get_running_loop()
         self._led_term = 0
         self._group_notes = GroupNotes(self._history.timeline)
-        # Revision and digests before the entry that is being applied in steps, if it has several commands.
+        # Revision and digests before the entry that is being applied in steps. They are needed only for an
+        # entry with several commands. Between two of its commands, the table is not the state at any index.
         self._before_entry: tuple[int, str, str] | None = None
         # The entry that is being applied in steps; None until its commands have been decoded.
         self._under_way: EntryUnderWay | None = None
@@ -431,7 +433,7 @@ class Replicated(Local):
         """Apply one entry, see :class:`StateMachine`.
 
         A long entry is applied in several steps. Readers see the effect of each command as soon as that
-        command is applied.
+        command is applied. ``live`` is False for an entry that was in this member's log at its start.
         """
         try:
             batch = decode_batch(payload)
@@ -530,7 +532,7 @@ class Replicated(Local):
                 self._effects.notify_min_broker(change)
 
     def snapshot(self) -> Callable[[], bytes]:
-        """Return a function that encodes the state of this moment, see :class:`StateMachine`."""
+        """Return a function that encodes the present state. The engine calls the function in a thread."""
         return snapshot_of(self._table, self._led_term)
 
     def prepare(self, image: bytes | bytearray) -> Callable[[], None]:
@@ -538,7 +540,10 @@ class Replicated(Local):
         return partial(self._install, *read_snapshot(image))
 
     def restored(self, image: bytes | bytearray) -> bytes:
-        """Return a snapshot that an operator restores, marked with a new epoch, see :class:`StateMachine`."""
+        """Return the snapshot that an operator restores, marked with an epoch that was never used.
+
+        By the epoch, clients notice that they must not compare revisions before and after the restore.
+        """
         return snapshot_of_epoch(image, after=self._table.view.epoch)
 
     def _install(self, table: RouteTable, led_term: int) -> None:

@@ -12,7 +12,7 @@ from .peer_messages import Report
 class Observer:
     """Methods that a member calls, on the loop, at the time of each event; here they do nothing.
 
-    A derived class may read all state, but must not change it.
+    A derived class may read all state, but must not change it: a simulated member must act like a real one.
     """
 
     def applying(self, command: Command) -> None:

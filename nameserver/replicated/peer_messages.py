@@ -106,11 +106,14 @@ def in_parts(items: Iterable[_Item], size: Callable[[_Item], int], part_size: in
 
 
 class Report(_Wire, frozen=True, tag=1):
-    """A member's evidence for the leader of ``term``: changes after version ``base`` up to ``version``.
+    """A member's report to the leader of ``term``: brokers' last-seen times and connections.
+
+    It contains the changes after version ``base`` up to ``version``.
 
     Attributes:
         boot_id: Id of the reporting process; versions of two processes are not compared.
-        base: Version of the member's evidence that the leader has acknowledged; 0 for a full report.
+        base: Version of the member's last-seen times and connections that the leader has acknowledged; 0 for
+            a full report.
         clock: Reading of the reporting member's liveness clock, in seconds.
         hearings_seen: Version up to which the reporting member has received the leader's last-seen times.
         handed: Last-seen times of brokers, as the former leader (of ``handed_term``) knew them. Reports
@@ -147,8 +150,9 @@ class Acknowledgement(_Wire, frozen=True, tag=2):
         clock: Reading of the leader's liveness clock, in seconds.
         hearings: Last-seen times that changed after ``hearings_base`` up to ``hearings_version``.
         reads: Newest format of these messages that the leader knows.
-        understood: Newest command format that every member can apply, as far as the leader knows.
-            Commands of a newer format must not be proposed (rule 7 of docs/raft-rules.md).
+        understood: Newest command format that every member can apply, as far as the leader knows. Commands of
+            a newer format must not be proposed, because some member might be unable to apply them (rule 7 of
+            docs/raft-rules.md).
     """
 
     term: int

@@ -140,7 +140,8 @@ class ProposalBook:
     def next_sequence(self) -> int:
         """Return the next sequence number.
 
-        Call this method directly only if no request waits for the proposal's outcome.
+        Call this method only for a proposal whose outcome no request waits for. For other proposals, call
+        :meth:`add`, which also stores the proposal.
         """
         self._sequence += 1
         return self._sequence
@@ -220,7 +221,7 @@ class ProposalBook:
         - When the leader answers the newest copy, no older copy can reach the leader any more. Copies reach
           it in the order in which they were sent, because a new link replaces the old link.
         - If the leader has appended an older copy, the index of that entry is not above the index in the
-          answer.
+          answer. So the proposer applies that entry before it decides again.
         """
         waiting = self._waiting.get(deferral.sequence)
         if waiting is None or deferral.boot_id != self.boot_id:
@@ -258,10 +259,11 @@ class ProposalBook:
         return tuple(sequence for sequence, needed in self.deferred.items() if needed <= applied)
 
     def beyond(self, understood: int) -> tuple[int, ...]:
-        """Return the sequences of proposals of a newer format than ``understood`` that can be decided again.
+        """Return the sequences of proposals to decide again, because some member does not understand them.
 
-        Only proposals that are in no log can be decided again, in an older format. Other proposals wait until
-        all members understand the format, or until no log can hold a copy.
+        Their format is newer than ``understood``, so the new decision must use an older format. The result
+        has only proposals that are in no log. The others wait until all members understand their format, or
+        until no log can hold a copy.
         """
         return tuple(
             sequence
@@ -318,7 +320,8 @@ class Sequencer:
         self._queued_of: Counter[BrokerKey] = Counter()  # number of queued commands for each broker
         self._known: set[tuple[int, int]] = set()  # proposals that are queued or in flight
         # Key: a broker whose record will be changed by a queued command, or by a command of the entry in
-        # flight. Value: None if a command is queued; else the index of the entry in flight.
+        # flight. Value: None if a command is queued; else the index of the entry in flight. Commands without
+        # a broker share the key None.
         self._touching: dict[BrokerKey | None, int | None] = {}
         # Proposals that will be deferred as soon as a queued command of the same broker is appended. The
         # deferral must name the index of that command's entry, which is not known before.

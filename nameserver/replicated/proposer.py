@@ -159,7 +159,7 @@ class Proposer(Component):
         host: str,
         turn_of: str,
     ) -> Answer | None:
-        """Answer a registration, see :meth:`Consistency.register`."""
+        """Return the answer to a registration, or None if ``answered`` is called with the answer later."""
         repeat = self._repeats.find(request, origin, self._table, self._settings.current)
         if repeat is not None:
             broker = repeat.renewal.record.broker
@@ -283,7 +283,7 @@ class Proposer(Component):
         return PROPOSED
 
     def _no_room(self, decoded: Registration, host: str) -> Steps[Answer | None]:
-        """Refuse a broker that has no record if the table has no space for it, as far as this member knows.
+        """Return the refusal of a broker without a record if the table has no space for it; else None.
 
         The member then neither notes the broker as seen nor proposes the registration. Otherwise any client
         could fill the memory of all members, because members keep the names of registered brokers for
@@ -299,7 +299,7 @@ class Proposer(Component):
         return None if rejected is None else answer_for(command, rejected, settings)
 
     def _conclude(self, on: _Registering, command: Command, outcome: Verdict | ConsistencyError) -> None:
-        """Answer a registration by its command's outcome, or decide the registration again after Moved."""
+        """Answer a registration by its command's outcome, or decide it again if the record has changed."""
         if isinstance(outcome, Moved):
             done = partial(self._answer, on)
             answer = self._line.run(
@@ -371,10 +371,12 @@ class Proposer(Component):
         on_outcome: OnOutcome,
         registrant: Registrant | None = None,
     ) -> Steps[int]:
-        """Enter a command in the book. ``on_outcome`` is called later and must not block.
+        """Store a command as a new proposal in :attr:`book`.
 
         Args:
-            registrant: The broker and connection that register by this command.
+            on_outcome: Called later with the outcome. It must not block.
+            registrant: The broker and connection that register by this command; None if this is no
+                registration.
 
         Returns:
             The proposal's sequence number.
@@ -443,13 +445,17 @@ class Proposer(Component):
                 self.book.handed(pending, route, now=now, may_reach_log=True)
 
     def take_deferrals(self, message: Deferred) -> None:
-        """Record that a leader deferred proposals of this process."""
+        """Record which proposals of this process the leader did not append (deferred).
+
+        A leader defers a proposal if the state for which it was decided has changed, or is about to change.
+        This process must then decide the proposal again.
+        """
         for deferral in message.deferrals:
             self.book.defer(deferral, term=message.term)
         self._work_soon()
 
     def decide_deferred(self) -> None:
-        """Decide again proposals that a leader deferred, and proposals that some member cannot understand."""
+        """Decide again proposals that a leader did not append, or that some member cannot understand."""
         if self.book.deferred:
             for sequence in self.book.released(applied_index=self._member.applied_index):
                 self._end(sequence, Moved(revision=self._table.revision))
@@ -508,11 +514,11 @@ class Proposer(Component):
             self._give_up(pending)
 
     def _forget(self, sequence: int, *, late: bool) -> OnOutcome | None:
-        """Forget a proposal; return the callback that waits for its outcome.
+        """Forget a proposal; return the callback that waits for its outcome, or None if none waits.
 
         Args:
-            late: True if the proposal may still be applied. If False, remove it from this leader's queue,
-                too.
+            late: True if the proposal may still be applied later. False to remove it also from the leader's
+                queue, if this process leads.
         """
         self._leader.forget_proposal(sequence, withdraw=not late)
         pending = self.book.remove(sequence)
@@ -558,7 +564,11 @@ class Proposer(Component):
         self._end(pending.proposal.sequence, outcome)
 
     def _end(self, sequence: int, outcome: Moved | ConsistencyError, *, later: bool = False) -> None:
-        """End a proposal before its entry is applied: forget it, and pass ``outcome`` to its request."""
+        """End a proposal before its entry is applied: forget it, and pass ``outcome`` to its request.
+
+        Args:
+            later: True to pass the outcome in a later loop iteration.
+        """
         unknown = isinstance(outcome, OutcomeUnknown)
         on_outcome = self._forget(sequence, late=unknown)
         self.unknown += unknown

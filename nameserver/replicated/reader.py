@@ -187,7 +187,10 @@ class Reader(Component):
             raise self._no_barrier() from None
 
     def join(self, passed: BarrierPassed) -> int:
-        """Join the next barrier, see :meth:`Consistency.join_barrier`."""
+        """Join the next barrier; ``passed`` is called when the read may be answered or is refused.
+
+        Return the barrier's number (see :meth:`Consistency.join_barrier`).
+        """
         barriers = self._barriers
         number = self._joined_latest
         # True for nearly every read: an earlier read with the same callback has joined this barrier already.
@@ -250,7 +253,7 @@ class Reader(Component):
             self._barriers.not_sent()
 
     def _route(self) -> Route | None:
-        """Return the leader to which a barrier can be sent now, with term and link; None if there is none."""
+        """Return term, leader and link number for a barrier to send now; None if no barrier can be sent."""
         term, leader = self._member.term, self._member.leader
         if leader == self._me:
             return term, leader, 0
@@ -281,8 +284,8 @@ class Reader(Component):
         self.ask()
 
     def _end_barrier(self, number: int, error: NoQuorum | None) -> None:
-        # The reads of a barrier may be refused before the barrier is sent. The next read joins the same
-        # barrier, and then needs a new entry in _waiting.
+        # Forget that a read joined the barrier. If its reads are refused before the barrier is sent, the next
+        # read joins the same barrier, and then needs a new entry in _waiting.
         if number == self._joined_latest:
             self._joined_latest = 0
         for callback in self._waiting.pop(number).callbacks:

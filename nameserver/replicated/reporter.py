@@ -107,8 +107,8 @@ class Reporter:
             self._outstanding.popleft()
         handing = not self._acknowledged_in_term and bool(self._handed)
         base = self.base
-        # Items of the report, each with a version. If a part of the report ends with an item, the part gets
-        # the item's version.
+        # Items of the report, each with a version. The report is sent in parts. Each part has the version of
+        # its last item.
         news: list[tuple[Hearing | BrokerContact, int]] = []
         if handing:
             news += [(Hearing(**broker._asdict(), heard_at=at), base) for broker, at in self._handed.items()]
@@ -169,9 +169,11 @@ class Reporter:
         return gap
 
     def may_vouch(self, broker: BrokerKey, origin: ConnectionId, *, in_contact: bool, lease_s: float) -> bool:
-        """Return True if a request without changes from this broker may be answered without the log.
+        """Return True if a request without changes from this broker may be answered without a log entry.
 
-        Rules 3 and 8 of docs/raft-rules.md give the reasons.
+        This member must be in contact with a leader. An earlier registration over the same connection must
+        have succeeded. A leader must have acknowledged that this member saw the broker recently. See rules 3
+        and 8 of docs/raft-rules.md.
 
         Args:
             origin: The connection over which the request came.

@@ -61,7 +61,11 @@ class Reports(Component):
             self.report_soon()
 
     def closed(self, origin: ConnectionId, *, by_us: bool) -> None:
-        """Record the end of a connection."""
+        """Record the end of a connection.
+
+        Args:
+            by_us: True if this process closed the connection. Then its end is no evidence against a broker.
+        """
         before = self._liveness.version
         revision_of = partial(self._table.present, "record")
         self._liveness.closed(origin, by_us=by_us, revision_of=revision_of)
@@ -103,7 +107,7 @@ class Reports(Component):
             self.reporter.is_due = True
 
     def send_due(self) -> bool:
-        """Send the changes of this member's evidence to the leader, if a report is due.
+        """Send to the leader what this member has newly received from brokers, if a report is due.
 
         A leader reports to itself.
 

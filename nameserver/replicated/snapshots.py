@@ -23,7 +23,7 @@ class _Snapshot(msgspec.Struct, array_like=True, frozen=True):
 
     Attributes:
         led_term: Term of the last leader before the snapshot.
-        epoch: The table's epoch, see :attr:`RouteView.epoch`.
+        epoch: The table's epoch. It grows with each restore of a snapshot by an operator.
     """
 
     format: int

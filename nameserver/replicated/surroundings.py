@@ -24,7 +24,8 @@ class Surroundings:
 
     Attributes:
         me: The member's identity, its raft address.
-        links: The members that were linked at the last check, each with the number of its link.
+        links: The members that were linked at the last check, each with the number of its link. A new link to
+            a member has another number.
         observer: Object that the components notify of events; the simulator uses it.
         closing: True after this member has begun to shut down. From then on, it begins no more work, and its
             timers do nothing.

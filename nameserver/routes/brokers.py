@@ -30,7 +30,7 @@ class BrokerStore:
     Attributes:
         records: Records by cluster and address.
         names: Entries by broker name.
-        shown: The brokers' part of the digest of the state that clients see.
+        shown: Number that the brokers add to the digest of the state that clients see.
     """
 
     __slots__ = ("_ledger", "_record_marks", "_rest", "_tombstones", "names", "records", "shown")
@@ -47,7 +47,7 @@ class BrokerStore:
         self.names = dict(names)
         self.records = dict(records)
         # For each record, the number that it adds to the digest. The number of a changed record is computed
-        # only when the digest is read, because computing it at each registration would take too much time.
+        # only when the digest is read. To compute it at each registration would take too much time.
         self._record_marks: dict[BrokerKey, int] = {}
         self.shown = sum(map(_filter_mark, records.values()))
         self._rest = 0
@@ -57,9 +57,9 @@ class BrokerStore:
             self._count_name(name, entry, 1)
 
     def rest(self) -> int:
-        """Return the brokers' part of the digest of the replicated state that clients do not see.
+        """Return the number that the brokers add to the digest of the state that clients do not see.
 
-        This part does not include removed entries.
+        Removed brokers are not counted here.
         """
         for broker in self.records.keys() - self._record_marks.keys():
             mark = self._record_marks[broker] = _record_mark(self.records[broker])

@@ -44,8 +44,8 @@ class Image:
     """A copy of all replicated state at one revision. The copy and the table share immutable values.
 
     Attributes:
-        floor: See :class:`.tombstones.Tombstones`.
-        limited: See :class:`.store.RouteStore`.
+        floor: Revision up to which removals may have been forgotten (see :class:`.tombstones.Tombstones`).
+        limited: True if a command with limits was ever applied (see :class:`.store.RouteStore`).
         digest: Digest of the state that clients see.
     """
 
@@ -71,8 +71,9 @@ class ImageError(Exception):
 class _Slice(msgspec.Struct, array_like=True):
     """Some topics, written as columns.
 
-    ``sets`` contains positions in ``queue_sets`` of :class:`_ImageBody`, and ``hosts`` positions in its
-    ``hosts``.
+    Attributes:
+        sets: For each topic, the position of its queue set in ``queue_sets`` of :class:`_ImageBody`.
+        hosts: For each topic, the position of its host in ``hosts`` of :class:`_ImageBody`.
     """
 
     topics: list[str]
@@ -90,10 +91,10 @@ class _ImageBody(msgspec.Struct, array_like=True):
         slices: The topics. Each slice is an encoded :class:`_Slice`.
         mappings: Mapping infos by topic, each as broker name, epoch and info. Topics without mapping infos
             do not appear.
-        names: For each broker name: the name, followed by the members of :class:`NameEntry` except the last
-            two. Each record key in ``addrs`` is written as two texts.
-        records: For each record: the members of :class:`Record` except the last member. ``broker`` is written
-            as two texts, and ``data_version`` as a tuple.
+        names: For each broker name: the name, followed by the members of :class:`NameEntry` without
+            ``perms_set`` and ``host``. Each record key in ``addrs`` is written as two texts.
+        records: For each record: the members of :class:`Record` without ``host``. ``broker`` is written as
+            two texts, and ``data_version`` as a tuple.
         kv_seen: True if a namespace was ever created. Namespaces are never removed.
         gone_topics, gone_topic_revisions: Columns of removed topics and the revisions of their removals. The
             removals of other kinds are in ``tombstones``.

@@ -1,4 +1,4 @@
-"""The KV configuration of a route table, and its part of the digests."""
+"""The KV configuration of a route table, and the numbers that it adds to the table's digests."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class KvStore:
     Attributes:
         spaces: Values by namespace and key. A namespace is never removed. Its map is never changed, only
             replaced.
-        shown: This store's part of the digest of the state that clients see.
-        rest: This store's part of the digest of the replicated state that clients do not see. This part does
-            not include removed entries.
+        shown: Number that this store adds to the digest of the state that clients see.
+        rest: Number that this store adds to the digest of the other replicated state. Removed entries are not
+            counted here.
         size: Size of the whole configuration in bytes (see :func:`size_of`).
     """
 
@@ -83,9 +83,10 @@ class KvStore:
             self.shown += mark_of("s", namespace)
 
     def excess(self, namespace: str, key: str, value: str | None) -> int:
-        """Return 0 if a put is allowed, else the configuration's size in bytes after the put.
+        """Return the size in bytes that the configuration would have after a put, if it is too large; else 0.
 
-        A put is refused if this size would be above :data:`KV_BYTES_MAX` and above the present size.
+        The size is too large if it is above :data:`KV_BYTES_MAX` and above the present size. The caller then
+        refuses the put.
         """
         more = _counted(key, value) + (0 if namespace in self.spaces else _counted(namespace))
         before = self.value(namespace, key)

@@ -84,7 +84,11 @@ def drop(store: RouteStore, broker: BrokerKey, reason: LeaveReason) -> Steps[App
 
 
 def forget_record(store: RouteStore, broker: BrokerKey, reason: LeaveReason, facts: Facts) -> Record:
-    """Remove a broker's record and return it. The caller must remove the address from the broker name."""
+    """Remove a broker's record and return it.
+
+    The caller must also remove the broker's address from its broker name. Otherwise the broker name would
+    have an address without a record.
+    """
     record = store.brokers.records[broker]
     store.brokers.put_record(broker, None, store.revision)
     facts.left.append(BrokerLeft(broker=broker, broker_name=record.broker_name, reason=reason))

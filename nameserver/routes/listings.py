@@ -1,4 +1,4 @@
-"""Encoded lists for clients. A list is used for many requests, until a reader must see a later change."""
+"""Encoded lists for clients. A list is used again for further requests until a request needs a newer list."""
 
 from __future__ import annotations
 

@@ -92,15 +92,16 @@ def with_set_perms(store: RouteStore, said: Registration) -> Steps[Registration]
     unchanged.
 
     If the registration has the data version of the broker's record, the broker has changed nothing since it
-    sent this version. So the registration must not change permissions that an operator has set meanwhile. The
-    registration can only add the content of a lost incremental registration. RocketMQ does the same.
+    sent this version. So the registration must not change permissions that an operator has set meanwhile. It
+    may still add topics, because an earlier incremental registration may have been lost. RocketMQ does the
+    same.
     """
     record, name = store.brokers.records.get(said.broker), store.brokers.names.get(said.broker_name)
     if (
         record is None
         or name is None
         or not name.perms_set
-        or record.complete  # topics are then not compared, because the data versions are equal
+        or record.complete  # if the data versions are equal, too, the topics are not even compared
         or not _same_place(record, said)
         or record.data_version != said.data_version
     ):
@@ -148,7 +149,8 @@ def register(store: RouteStore, command: RegisterBroker) -> Steps[Verdict]:
     if news is False or (news is None and not _brings_news(store, command, differing)):
         return NoChange(revision=store.revision, reply=register_reply(store, command))
     if is_fenced:
-        # Remove the broker's record. Otherwise the broker's address would stay listed under its former id.
+        # Another broker holds this broker id. Remove the registering broker's record. Otherwise its address
+        # would stay listed under its former id.
         return (yield from _fenced(store, command))
     limits = command.limits
     added = new_topics(store, name_key, differing or {})
@@ -318,7 +320,12 @@ def excess_of_registration(store: RouteStore, command: RegisterBroker) -> Steps[
 
 
 def has_bounds_of_its_own(store: RouteStore, said: Sender) -> bool:
-    """Return True if only a strict :class:`RouteStore` checks all limits of a registration's content."""
+    """Return True if a registration has mapping infos, or adds a cluster to its broker name.
+
+    There are limits for both, which older releases do not know. If members applied a command with different
+    limits, their tables would differ. So a replicated table does not check these limits when it applies the
+    command (see ``strict`` of :class:`.store.RouteStore`).
+    """
     name = store.brokers.names.get(said.broker_name)
     return bool(said.mappings) or (name is not None and said.broker.cluster_name not in name.clusters)
 
@@ -409,9 +416,10 @@ def room_for(store: RouteStore, topics: list[str], *, size: int = 0) -> Held:
 def excess_of(
     store: RouteStore, name: str, limits: TableLimits | None, more: Held, *, adds_topics: bool
 ) -> Rejected | None:
-    """Return the refusal of a broker name's growth that would exceed a limit; None if it exceeds no limit.
+    """Return the refusal of a broker name's change that would exceed a limit; None if it exceeds no limit.
 
     Args:
+        more: Content that the change adds to the table.
         adds_topics: True if the change adds topics. All queue data of the name then count against the limits
             of the change's host.
     """
@@ -426,7 +434,8 @@ class _Topics:
     """The changes that a registration makes to topics. Call :meth:`prepare`, then :meth:`commit`.
 
     Args:
-        host, over: See :class:`.topics.Draft`.
+        host: Host whose limits count the new topics; None for the broker name's host.
+        over: Another change of topics by the same command, whose commit comes first; None if there is none.
     """
 
     def __init__(
@@ -533,7 +542,10 @@ def says_the_same(said: Sender | Touch, record: Record, name: NameEntry) -> bool
 
 
 def is_contained(record: Record, version: DataVersion, *, incremental: bool) -> bool:
-    """Return True if the broker's record already contains the changes of an incremental registration."""
+    """Return True if the broker's record already contains the changes of an incremental registration.
+
+    Return False for a full registration, which is compared in another way.
+    """
     return incremental and record.complete and version.contained_in(record.data_version)
 
 

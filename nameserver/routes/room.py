@@ -34,7 +34,7 @@ class Ledger:
 
     - the records of brokers that register from the host;
     - the topics that the host registered first;
-    - the pairs of each broker name for which the host added the latest topic.
+    - all pairs of a topic and a broker name, if the host added the latest topic of this broker name.
 
     The host is the other end of the broker's connection. A client cannot choose this host, in contrast to the
     names and addresses in its registration.

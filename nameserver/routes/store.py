@@ -41,8 +41,8 @@ class RouteStore:
         ledger: Sizes of the content, in total and for each host.
         limited: True once a command with limits was applied. All members then understand limits.
         strict: True if :meth:`.table.RouteTable.apply` checks all limits. It is False for a replicated table,
-            because members with two releases must reach equal verdicts. Limits that an older release does not
-            know are then checked only before a command is proposed.
+            because members that run different releases must reach equal verdicts. Limits that an older
+            release does not know are then checked only before a command is proposed.
     """
 
     __slots__ = (*_STATE, "strict")
@@ -66,7 +66,8 @@ class RouteStore:
     def moved_at(self, kind: BaseKind, key: Hashable) -> int:
         """Return the revision of the last change, addition or removal of an entry.
 
-        For an absent entry, the result is at least the floor (see :class:`.tombstones.Tombstones`).
+        The removal of an absent entry may have been forgotten. The result is then the revision up to which
+        removals may have been forgotten.
         """
         present = self.present(kind, key)
         return self.tombstones.removed_at(kind, key) if present is None else present
@@ -101,7 +102,8 @@ class RouteStore:
         """Return the digest of all replicated state, including revisions and remembered removals."""
         rest = self.brokers.rest() + self.topics.rest + self.kv.rest
         gone = self.tombstones
-        # Before the first command with limits, the digest must equal the digest that older members compute.
+        # Older members compute the digest without this value, and the digests of all members must be equal. A
+        # group can have older members only before its first command with limits.
         limited = (True,) if self.limited else ()
         parts = self.digest(), _hex(rest), _hex(gone.mark), self.revision, gone.floor
         return _hex(mark_of(*parts, *limited))

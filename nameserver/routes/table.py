@@ -161,9 +161,9 @@ class RouteTable(RouteStore):
     def shortened(
         self, said: Registration, *, delete_absent: bool, limits: TableLimits | None = None
     ) -> Update | None:
-        """Return a command with the registration's differences from the table, or None.
+        """Return a command with the registration's differences from the table.
 
-        See :func:`.updates.shortened`.
+        Return None if the registration changes nothing, or changes more than the broker's topics.
         """
         return finish(shortened(self, said, delete_absent=delete_absent, limits=lambda: limits))
 
@@ -247,7 +247,7 @@ class RouteTable(RouteStore):
         if isinstance(command, Update):
             return finish(excess_of_update(self, command))
         if isinstance(command, RegisterTopic) and command.limits is not None:
-            # The command may list a broker name twice.
+            # Count each broker name once, because the command may list a name twice.
             names = dict.fromkeys(queues.broker_name for queues in command.queues)
             added = [name for name in names if command.topic not in self.topics.of_name(name)]
             known = all(name in self.brokers.names for name in names)
@@ -256,13 +256,20 @@ class RouteTable(RouteStore):
         return None
 
     def has_ample_room(self, decoded: Registration, limits: TableLimits) -> bool:
-        """Return True if a registration fits into the table even if all of its content is new."""
+        """Return True if a registration fits into the table even if all of its content is new.
+
+        This check is fast, but a registration may fit although the result is False.
+        """
         return has_ample_room(self, decoded, limits)
 
     def _excess_of_topic(
         self, topic: str, names: list[BrokerName], limits: TableLimits, *, strict: bool
     ) -> Rejected | None:
-        """Return the refusal of a new topic at these broker names; None if it exceeds no limit."""
+        """Return the refusal of a new topic at these broker names; None if it exceeds no limit.
+
+        Args:
+            strict: True to check also limits that older releases do not know.
+        """
         more, moved = room_for(self, [topic]), Held()
         more.pairs = len(names)
         for name in names:
@@ -315,7 +322,10 @@ class RouteTable(RouteStore):
         return Applied(revision=self.revision, reply=reply, topics=tuple(topics), kv_changed=True)
 
     def _set_kv(self, namespace: str, key: str, entry: KvEntry | None) -> tuple[str, ...]:
-        """Store a value, or remove the key if ``entry`` is None. Return the topics whose routes show it."""
+        """Store a value, or remove the key if ``entry`` is None.
+
+        Return the topics whose routes contain the value.
+        """
         self.kv.put(namespace, key, entry, self.revision)
         shows = namespace == ORDER_TOPIC_NAMESPACE and self.topics.renew(key, self.revision)
         return (key,) if shows else ()

@@ -46,8 +46,8 @@ class Tombstones:
         }
         self.floor = floor
         # For each revision: the sum of the hashes (marks) of the entries that it removed, times the revision.
-        # When the floor rises, the sums of the forgotten removals are dropped. Without these sums, all other
-        # removals would have to be hashed again, and one step would take 40 ms.
+        # When old removals are forgotten, their sums are dropped. Without these sums, all remaining removals
+        # would have to be hashed again, and one step would take 40 ms.
         self._marks_at: dict[int, int] = {}
         for kind, removals in self.by_kind.items():
             for key, removed_at in removals.items():
@@ -56,7 +56,11 @@ class Tombstones:
         self.mark = sum(self._marks_at.values()) & MASK
 
     def removed_at(self, kind: BaseKind, key: Hashable) -> int:
-        """Return the revision of an entry's removal, or the floor if the removal is not remembered."""
+        """Return the revision of an entry's removal.
+
+        If the removal is not remembered, return ``floor``, the revision up to which removals may have been
+        forgotten.
+        """
         return max(self.by_kind[kind].get(key, 0), self.floor)
 
     def note(self, kind: BaseKind, key: Hashable, revision: int, *, present: bool) -> None:
@@ -96,7 +100,7 @@ class Tombstones:
         self.mark = (self.mark + change) & MASK
 
     def _bound(self, removed: Mapping[str, int] = _NOTHING) -> None:
-        """Add removals of topics. If there are too many removals, forget the older half and raise the floor.
+        """Add removals of topics. If there are too many removals, forget the older half and raise ``floor``.
 
         Args:
             removed: Removals of topics to put into :attr:`by_kind`, all of one revision. Older removals are
@@ -106,7 +110,8 @@ class Tombstones:
         if sum(map(len, kinds.values())) + len(removed) <= self.max:
             kinds["topic"].update(removed)
             return
-        # Sort by revision, because a restored table has another order of insertion than other tables.
+        # Sort by revision, so that all members forget the same removals. The order of insertion can differ
+        # between members, for example after one of them was restored from a snapshot.
         revisions = sorted(chain(*(removals.values() for removals in kinds.values()), removed.values()))
         floor = self.floor = revisions[len(revisions) // 2]
         for kind, removals in kinds.items():

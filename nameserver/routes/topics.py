@@ -1,4 +1,4 @@
-"""The topics of a route table: their queue data by broker name, and their part of the table's digests."""
+"""The topics of a route table, with queue data by broker name, and the numbers that they add to digests."""
 
 from __future__ import annotations
 
@@ -117,9 +117,9 @@ class TopicStore:
             keys, so a hundred brokers with the same topics keep each name in memory only once. Names are not
             interned, because Python 3.12 never frees interned texts, and any client can choose the names.
         pools: Topics and derived data by broker name.
-        shown: This store's part of the digest of the state that clients see.
-        rest: This store's part of the digest of the replicated state that clients do not see. This part does
-            not include removed entries.
+        shown: Number that this store adds to the digest of the state that clients see.
+        rest: Number that this store adds to the digest of the other replicated state. Removed entries are not
+            counted here.
     """
 
     __slots__ = ("_ledger", "_sets", "_tombstones", "entries", "marks", "names", "pools", "rest", "shown")
@@ -208,8 +208,8 @@ class TopicStore:
     ) -> None:
         """Find the topics for which queue data differ, and collect :class:`Share` objects for these topics.
 
-        See :meth:`find_differing`. This method puts no new Share objects into the store, because the command
-        may still be rejected.
+        Like :meth:`find_differing`, this method compares a broker's queue data with the table. It puts no new
+        Share objects into the store, because the command may still be rejected.
 
         Args:
             found: Receives the Share objects by topic. It already contains the objects of earlier steps.
@@ -232,7 +232,11 @@ class TopicStore:
         return {} if pool is None else pool.topics
 
     def with_other_perms(self, name: BrokerName, perm_of: Callable[[int], int]) -> dict[str, Share]:
-        """Return the new queue data, by topic, of all topics that a change of permissions affects."""
+        """Return the new queue data, by topic, of all topics that a change of permissions affects.
+
+        Args:
+            perm_of: Function that returns the new permission for an old permission.
+        """
         pool = self.pools.get(name)
         if pool is None:
             return {}
@@ -263,7 +267,7 @@ class TopicStore:
     def put_known(self, name: BrokerName, topics: Sequence[TopicQueues], revision: int) -> None:
         """Store queue data of a few topics that all exist already.
 
-        Most changes are of this kind, so this method is faster than a :class:`Draft`.
+        Most changes are of this kind. For them, this method is faster than a :class:`Draft`.
 
         Args:
             topics: Each topic once, with queue data that differ from the present data of the broker name.
@@ -303,7 +307,10 @@ class TopicStore:
             self._bound_sets()
 
     def put_mapping(self, name: BrokerName, mapping: QueueMapping, revision: int) -> None:
-        """Store the mapping of a static topic. The broker name must have queue data of the topic."""
+        """Store the mapping of a static topic.
+
+        The broker name must have queue data of the topic, because an entry has mappings only for such names.
+        """
         before = self.entries[mapping.topic]
         old = before.mappings.get(name)
         change = mapping_mark(name, mapping) - (0 if old is None else mapping_mark(name, old))
@@ -403,8 +410,8 @@ class Draft:
         # mapping object, so the commit can detect this.
         self._gone = store._tombstones.by_kind["topic"]
         self._sets: dict[int, QueueSet] = {} if over is None else over._sets
-        # The key is an old queue set and a new share. The value is the new queue set, and the difference of
-        # the two sets' marks.
+        # Results of step_of(), which are the same for many topics. Key: an old queue set, and the new queue
+        # data of the broker name. Value: the new queue set, and the difference of the two sets' hashes.
         self._steps: dict[tuple[QueueSet, Share | None], tuple[QueueSet, int]] = {}
         self._shown = self._rest = self._removed_marks = self._info_size = self._new_size = 0
         # For each host: the number of its topics that this change removes from the table, and the size of
@@ -534,7 +541,7 @@ class Draft:
             _forget(pool.topics, self._without)
         pairs += len(pool.topics)
         for _, share in self._steps:
-            # Put the share into the pool again, because the commit of ``over`` may have replaced the pool.
+            # Put the queue data into the pool again: the commit of ``over`` may have replaced the pool.
             if share is not None:
                 pool.shares[astuple(share.data)[1:]] = share
         pool.bound()

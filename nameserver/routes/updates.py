@@ -43,7 +43,8 @@ def shortened(
     Return None if the registration changes nothing, or changes more than the broker's topics.
 
     Args:
-        delete_absent, limits: See :class:`RegisterBroker`. Most differences need no limits.
+        delete_absent: Value of the setting ``deleteTopicWithBrokerRegistration``.
+        limits: Function that returns the bounds of the table. It is called only if topics are added.
     """
     if len(said.table) <= STEP:
         return shorten_few(store, said, delete_absent=delete_absent, limits=limits)
@@ -51,7 +52,9 @@ def shortened(
     if made_of is None:
         return None
     record, name, mask = made_of
-    topic_count = len(store.topics.of_name(said.broker_name))  # topics may change during the steps below
+    # Count the topics now, because other changes may be applied between the steps below. The command's count
+    # must belong to the same table as its revisions.
+    topic_count = len(store.topics.of_name(said.broker_name))
     difference = Difference()
     if mask is not None:
         table = (yield from with_set_perms(store, said)).table if name.perms_set else said.table
@@ -203,7 +206,13 @@ def _find(
     kept: TopicStore,
     name: BrokerName,
 ) -> None:
-    """Add the names of all topics to ``names``, and topics whose queue data change to ``taken``."""
+    """Put the names of all topics into ``names``, and only topics with changed queue data into ``taken``.
+
+    Args:
+        taken: Receives the new queue data of the changed topics, by topic.
+        made: Receives queue data objects that the store does not have yet, by content.
+        kept: The store to compare with.
+    """
     names += map(TOPIC, topics)
     kept.find_shares(topics, taken, made, name)
 

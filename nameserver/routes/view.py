@@ -42,7 +42,10 @@ class RouteView:
 
     @property
     def epoch(self) -> int:
-        """Number that grows when a snapshot is restored. Revisions of two epochs must not be compared."""
+        """Number that grows when an operator restores a snapshot.
+
+        The restored table may use revision numbers again, so compare only revisions of one epoch.
+        """
         return self._store.epoch
 
     def digest(self) -> str:
@@ -69,9 +72,9 @@ class RouteView:
         """Return a topic's route; None if the topic does not exist. Lists are in order of broker names.
 
         Args:
-            acting_master: Setting ``supportActingMaster``. If a broker name has enableActingMaster, but
-                neither a master nor write permission for the topic, the route shows the name's smallest
-                broker id as id 0.
+            acting_master: Setting ``supportActingMaster``. True concerns broker names with enableActingMaster
+                that have neither a master nor write permission for the topic. The route shows the smallest
+                broker id of such a name as id 0.
             order_conf: Setting ``orderMessageEnable``. True adds the topic's KV value in
                 ``ORDER_TOPIC_CONFIG``.
 
@@ -122,7 +125,8 @@ class RouteView:
         this table, so they must not be compared with shapes of another table.
 
         Args:
-            order_conf: See :meth:`route`. Compare only shapes of routes with the same ``acting_master``.
+            order_conf: True if the route contains the topic's order configuration, as in :meth:`route`.
+                Compare only shapes of routes with the same argument ``acting_master``.
         """
         entry = self._store.topics.entries.get(topic)
         if entry is None:
@@ -209,7 +213,7 @@ class RouteView:
 
         Args:
             key: Name of the list.
-            make: Function that makes the list from the table at the time of its own call.
+            make: Function that makes the list. It must read the table when it is called, and not earlier.
         """
         return self._making(key, make, self._store.listings, self._store.revision)
 
@@ -311,14 +315,14 @@ class RouteView:
         return would_change(self._store, command)
 
     def with_set_perms(self, said: Registration) -> Steps[Registration]:
-        """Return a registration with the table's permissions, if its broker may not change permissions."""
+        """Return ``said``. If its broker may not change permissions, take the permissions from the table."""
         return with_set_perms(self._store, said)
 
     def is_repeated_by(self, said: Registration) -> bool:
         """Return True if a full registration repeats the broker's last full registration.
 
-        Such a registration changes nothing, as nearly every registration. Call this before you make a
-        command, because the command would be wasted work.
+        Nearly every registration is such a repetition. It changes nothing, so call this method before you
+        make a command, which would be wasted work.
         """
         store = self._store
         record, name = store.brokers.records.get(said.broker), store.brokers.names.get(said.broker_name)

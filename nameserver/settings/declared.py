@@ -435,6 +435,10 @@ def spell_value(value: object) -> str:
 def read_address(what: str, text: str, *, separator: str = "") -> tuple[str, int]:
     """Split ``host:port`` or ``[v6]:port``.
 
+    Args:
+        what: Name of the setting; the error's text begins with it.
+        separator: Name of the character between two addresses, if the setting may have several addresses.
+
     Raises:
         ConfigError: The text has neither form.
     """

@@ -58,7 +58,7 @@ def save_kv_file(path: Path, table: KvTable) -> None:
     """Replace the KV configuration file; block until the file is on disk.
 
     Raises:
-        OSError: As :func:`write_atomic`.
+        OSError: A step failed, but the file may already have been replaced.
     """
     write_atomic(path, encode_kv(table))
 
@@ -117,8 +117,8 @@ def write_atomic(path: Path, content: bytes) -> None:
     """Replace a file so that a crash leaves the old or the new file; keep the old file as ``.bak``.
 
     Raises:
-        OSError: A step failed. The file is then unchanged, unless it was renamed already; see
-            :func:`routekeeper.remoting.state_file.replace`.
+        OSError: A step failed. The file is unchanged if this step came before the new file was renamed to
+            ``path``; see :func:`routekeeper.remoting.state_file.replace`.
     """
     make_directories(DISK, path.parent)
     state_file.replace(_STORAGE, path, content)

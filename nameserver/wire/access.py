@@ -60,7 +60,8 @@ class AccessControl:
         """Return the refusal of a request; None if the request may be served.
 
         Args:
-            is_stranger: See :func:`.rules.namesrv_asks`.
+            is_stranger: True if the request's broker never registered over this connection. This matters
+                only for request 104 (unregistration).
         """
         if is_change(request.code, is_stranger=is_stranger):
             denied = outside_networks(request, host, self._networks)

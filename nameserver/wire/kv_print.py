@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 #: Seconds from the start of the nameserver to the first print (FIRST_S), and between prints (PERIOD_S).
 FIRST_S: Final = 60.0
 PERIOD_S: Final = 600.0
-#: Largest number of entries in one print, in total and per namespace. The log limits the number of lines of
-#: one event.
+#: Largest number of entries in one print, in total and per namespace. More lines would exceed the log's limit
+#: for one event.
 ENTRIES_MAX: Final = 200
 ENTRIES_PER_NAMESPACE_MAX: Final = EVENT_LINES_PER_SUBJECT
 _SECRET: Final = re.compile(r"secret|passw|pwd|token|credential|private|(access|api)[._-]?key", re.IGNORECASE)

@@ -324,7 +324,9 @@ class RouteReader:
             opaque = data[opaque_at:rest_at]
             known = cache.requests.get(key)
             if known is not None and known.rest_at != self._rest_at:
-                break  # the stored request has a blank before the opaque, this request has a blank after it
+                # The two requests have the same key, but not the same opaque position: the stored request has
+                # a blank before the opaque, and this request has a blank after it.
+                break
             if (
                 known is not None
                 and known.revision != revision
@@ -354,7 +356,7 @@ class RouteReader:
     def waits(self, data: bytes, position: int) -> int:
         """Return the number of the read barrier for the route query at ``position``; 0 for no barrier.
 
-        Call this only for frames at which :meth:`leading` stopped.
+        This method does not look into the cache. So call it only for frames at which :meth:`leading` stopped.
         """
         return self._cache.gate() if _is_query(data, position) else 0
 
@@ -412,8 +414,8 @@ class RouteCache:
         self.hits = 0
         #: Number of answers from this cache which say that no broker has the topic.
         self.misses = 0
-        #: Times of cached answers in seconds. The time of one answer in :data:`TIMED_EVERY` is measured, and
-        #: counts for all of these answers.
+        #: Times of cached answers in seconds. Among :data:`TIMED_EVERY` answers, the time of one answer is
+        #: measured, and counts for all of them.
         self.times = Histogram()
         #: When :attr:`hits` reaches this number, the time of the next answer is measured.
         self.timed_at = 1
@@ -431,7 +433,7 @@ class RouteCache:
         return RouteReader(self)
 
     def time(self, whole: Callable[[bytes], bytes | int | None], data: bytes) -> bytes | int | None:
-        """Return a reader's answers to ``data``, and record the time that they took."""
+        """Return the result of ``whole(data)``, see :meth:`RouteReader.whole`, and record its time."""
         self.timed_at = self.hits + TIMED_EVERY
         before, begun = self.hits, self.clock()
         answers = whole(data)
@@ -458,7 +460,7 @@ class RouteCache:
 
         Args:
             opaque_at: Position of the opaque in the frame.
-            rest_at: See :class:`_Known`.
+            rest_at: Position of the first byte after the opaque, counted as in :class:`_Known`.
         """
         size, word = _LENGTHS.unpack_from(frame)
         if size != 4 + (word & 0xFFFFFF) or size > HEADER_MAX - 16:
@@ -488,7 +490,11 @@ class RouteCache:
         return known
 
     def _miss(self, known: _Known, view: RouteView, opaque_size: int) -> None:
-        """Give a request the pieces of the answer "no broker has the topic"."""
+        """Give a request the pieces of the answer "no broker has the topic".
+
+        Args:
+            opaque_size: Size of the opaque in bytes. The answer begins with its length, which depends on it.
+        """
         asked = known.asked
         answer = no_route(asked.topic, is_5=asked.is_5)
         before, known.tail = _split_answer_header(asked.codec, answer.code, answer.remark)
@@ -503,6 +509,9 @@ class RouteCache:
 
         Return False if the update is not possible. The request must then be stored anew, or its handler must
         answer it.
+
+        Args:
+            opaque_size: Size of the opaque in bytes. The answer begins with its length, which depends on it.
         """
         if isinstance(known, _Missing):
             return known.holds(view)

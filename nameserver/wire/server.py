@@ -100,8 +100,8 @@ class NameServer:
     """The server of RocketMQ's protocol, for clients and brokers.
 
     A mode (independent or raft) keeps the route table, and the server passes all changes to the mode. The
-    server is made before the mode, because the mode needs the server as its :class:`Effects`. Later,
-    :meth:`start` gives the mode to the server.
+    server is made before the mode, because the mode sends messages through the server (its
+    :class:`Effects`). Later, :meth:`start` gives the mode to the server.
 
     Args:
         group: Task group for requests that wait for the mode, and for questions to other nameservers.
@@ -262,7 +262,7 @@ class NameServer:
         self.lists.leave(connection.id)
         self._mode.closed(ConnectionId(connection.id), by_us=by_us)
 
-    # -- access --------------------------------------------------------------------------------------
+    # -- accounts and networks that may send requests ----------------------------------------------------
 
     def _watch_accounts(self, file: Path) -> WatchedFiles[Accounts]:
         """Read the access file, and read it again when it changes.
@@ -371,7 +371,8 @@ class NameServer:
             return self._execute(connection, command)
         if command.code in LISTS:
             if connection.unanswered >= self.wire.limits.unanswered_max:
-                # The connection refuses a request above this bound, so this coroutine will not be run.
+                # Begin no work, because the connection has too many unanswered requests. It discards this
+                # coroutine, and refuses the request.
                 return self._execute(connection, command)
             return self._list(connection, command, view)
         decision = decide(view, command, self._settings.current, uptime_s=self.uptime_s)
@@ -410,7 +411,7 @@ class NameServer:
             partial(resolve, ended),
             sender=connection.id,
             host=charged_host(connection.host) or connection.host,
-            otherwise=DONE,  # the connection has closed, so this answer is not sent
+            otherwise=DONE,  # used only after the connection has closed, so it is never sent
             failed=refusal_of_failure,
         )
         return self._list_later(command, ended) if answer is None else _reply(command, answer)
@@ -448,7 +449,8 @@ class NameServer:
         self, connection: Connection, command: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand] | DeferredReply:
         if connection.unanswered >= self.wire.limits.unanswered_max:
-            # The connection refuses a request above this bound, so this coroutine will not be run.
+            # Begin no work, because the connection has too many unanswered requests. It discards this
+            # coroutine, and refuses the request.
             return self._execute(connection, command)
         if self._notifies:
             addr = command.ext_fields.get("brokerAddr", "")

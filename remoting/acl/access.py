@@ -63,12 +63,20 @@ def outside_networks(request: RemotingCommand, host: str, networks: Networks | N
 
 
 def denied_by_rule(accounts: Accounts, request: RemotingCommand, host: str, rule: Rule) -> Denied | None:
-    """Return the refusal of a request at a broker; None if the request may be served."""
+    """Return the refusal of a request at a broker; None if the request may be served.
+
+    Args:
+        rule: The account and the permissions that requests with this code need.
+    """
     return _denied(accounts, request, host, admin=rule.admin, needs=rule.needs)
 
 
 def denied_by_asks(accounts: Accounts, request: RemotingCommand, host: str, asks: Asks) -> Denied | None:
-    """Return the refusal of a request at a nameserver; None if the request may be served."""
+    """Return the refusal of a request at a nameserver; None if the request may be served.
+
+    Args:
+        asks: The kind of account that requests with this code need: none, any account, or an admin.
+    """
     if asks is Asks.NOTHING:
         return None
     return _denied(accounts, request, host, admin=asks is Asks.ADMIN, needs=None)

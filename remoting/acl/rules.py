@@ -244,6 +244,10 @@ def namesrv_asks(code: int, mode: str, *, is_stranger: bool = True) -> Asks:
 
 
 def is_change(code: int, *, is_stranger: bool = True) -> bool:
-    """Return True if a nameserver accepts a request only from the networks of ``--admin-networks``."""
+    """Return True if a nameserver accepts a request only from the networks of ``--admin-networks``.
+
+    Args:
+        is_stranger: See :func:`namesrv_asks`.
+    """
     kind = NAMESRV_KINDS.get(code, Kind.CHANGE)
     return kind is Kind.CHANGE or (kind is Kind.UNREGISTRATION and is_stranger)

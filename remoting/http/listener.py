@@ -97,7 +97,7 @@ _KERNEL_BUFFER: Final = 64 << 10
 #: hundred bytes.
 REQUEST_MAX: Final = 2_048
 #: Names of request headers. After a request that has such a header, the following bytes may be something
-#: other than the next request.
+#: other than the next request. So the following bytes are not passed to a :class:`Shortcut`.
 _NOT_PLAIN: Final = frozenset({"Content-Length", "Transfer-Encoding", "Upgrade", "Expect"})
 
 
@@ -331,7 +331,8 @@ class HttpConnections:
             False if the connection was accepted above the limit of connections. Then the handler may answer
             only requests for health and metrics.
         """
-        # The connection may have been lost since aiohttp read the request.
+        # The connection may have been lost since aiohttp read the request. Then nobody gets an answer, and no
+        # limit applies.
         if not isinstance(connection, HttpConnection) or connection not in self.open:
             return True
         connection.enter(None)
@@ -361,7 +362,8 @@ class HttpConnection(web.RequestHandler):
             while the write buffer is full.
         host: Address of the peer without its port.
         more_came: True if bytes arrived while its request was served.
-        more_behind: True if bytes arrived after a request that a shortcut held; aiohttp serves them next.
+        more_behind: True if more bytes arrived while a shortcut held a request. aiohttp then gets the request
+            and the later bytes.
         request_bytes: The last request, if it came in one piece of at most :data:`REQUEST_MAX`; else empty.
         known: Data of the :class:`Shortcut`: this connection's last request that the shortcut can serve.
         waits_until: Loop time until which the present request may wait, if a shortcut held it before; else

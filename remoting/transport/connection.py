@@ -53,9 +53,9 @@ _CHARACTER_BYTES_MAX: Final = 8
 #: later count in this total only in whole steps. Most single registrations are smaller than one step and need
 #: no update.
 _STEP_BYTES: Final = 64 * 1024
-#: If more bytes than this begin to wait for a read barrier (an event before which they may not be answered),
-#: they count at once in the total of received bytes. Fewer bytes do not count at once, because they mostly
-#: wait less than 1 ms.
+#: Bytes may have to wait for a read barrier, an event before which they may not be answered. If more bytes
+#: than this begin to wait, they count at once in the total of received bytes. Fewer bytes do not count at
+#: once, because they mostly wait less than 1 ms.
 _WORTH_COUNTING: Final = 4 * 1024
 
 Handler = Callable[
@@ -98,9 +98,9 @@ class Server(Protocol):
         """Record that a connection is closed.
 
         Args:
-            by_us: True if this server closed the connection at shutdown, because of too many unread or
-                unanswered bytes, or because a handler requested the close. False if the peer closed the
-                connection, or after an error, bad bytes or idle time.
+            by_us: True if the server closed the connection at its shutdown, at a handler's request, or
+                because of too many unread or unanswered bytes. In all other cases False. This includes a
+                connection that the server closed after invalid bytes or idle time.
         """
 
     def park(self, connection: Connection, number: int) -> None: ...
@@ -134,7 +134,8 @@ class DeferredReply:
 
     A handler that returns such an object must call :meth:`send` later, even if the connection is closed by
     then. A server that shuts down waits for this call. Before it returns the object, the handler must check
-    that its connection has fewer than :attr:`ServerLimits.unanswered_max` unanswered requests.
+    that its connection has fewer than :attr:`ServerLimits.unanswered_max` unanswered requests. Without this
+    check, one peer could make the server hold any number of requests.
 
     Attributes:
         request: Request to answer. It occupies memory until it is answered. A handler that no longer needs
@@ -227,7 +228,7 @@ class Connection(Inner):
         # True while no further request is handled, because the requests whose answers come later have too
         # many bytes.
         self._crowded = False
-        self._cut = False  # True after the connection was closed: then its bytes no longer count
+        self._cut = False  # True after the close: then its bytes no longer count in the server's totals
         self._transport: asyncio.Transport | None = None
         self._full = False  # True while reading is paused because the inbox has many bytes
         # Size of the large frame that this connection reads or asks permission to read; 0 if there is none.
@@ -451,6 +452,9 @@ class Connection(Inner):
         """Close this connection at once, because all connections together hold too many bytes.
 
         The server chooses the connections with most bytes.
+
+        Args:
+            what: Reason for the log line.
         """
         self.server.stats.connections_shed += 1
         self.server.say(self, "connection cut off connection=%s peer=%s reason=%s", self.id, self.peer, what)

@@ -12,7 +12,8 @@ from routekeeper.remoting.transport.limits import ServerLimits
 log = logging.getLogger(__name__)
 
 #: Number of file descriptors that are not available to connections of brokers, clients and HTTP. They are
-#: reserved for listeners, files, the event loop, links to members, and at most 64 unproven links.
+#: reserved for listeners, files, the event loop, and links to members. They also suffice for 64 links whose
+#: peers have not yet proved that they are members.
 DESCRIPTORS_RESERVED: Final = 192
 #: Largest number of HTTP connections. The HTTP listener reserves a few of them for health and metrics. If
 #: there are too few descriptors, HTTP gets only a quarter of the unreserved descriptors.

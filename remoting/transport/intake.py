@@ -39,7 +39,8 @@ class Intake(Generic[Holder]):
         self._reading: dict[Holder, int] = {}  # frame sizes of the connections that may read
         self._total = 0
         self._before: dict[Holder, int] = {}  # bytes received of each frame at the last call of look()
-        # Frame sizes of connections that wait for permission to read, by host; the first host is the next.
+        # Frame sizes of connections that wait for permission to read, by host. The first host is the next to
+        # get a permission.
         self._waiting: dict[str, dict[Holder, int]] = {}
 
     @property
@@ -91,7 +92,10 @@ class Intake(Generic[Holder]):
     def look(
         self, waits_for_peer: Callable[[Holder], bool], received: Callable[[Holder], int]
     ) -> tuple[list[Holder], list[Holder]]:
-        """If any connection waits, take away all places that were already taken at the last call.
+        """If any connection waits, take places away from slow and silent connections.
+
+        A place is the permission to read a frame. A connection that already had its place at the last call,
+        and still has not sent its whole frame, loses the place.
 
         Args:
             waits_for_peer: Returns True if a connection can continue only when its peer sends or reads. Only

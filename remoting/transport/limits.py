@@ -29,7 +29,8 @@ class ServerLimits:
         under_way_max: Bytes of one connection's requests whose answers come later. Above this limit, none of
             its further requests is handled until half of these bytes are answered. A single request may
             exceed this limit.
-        unanswered_max: Number of unanswered requests of one connection whose answers come later.
+        unanswered_max: Number of unanswered requests of one connection whose answers come later. Further such
+            requests are refused as long as this number is reached.
         unread_max: Bytes of answers that one peer has not read, above which its connection is closed.
         unread_all_max: Bytes of answers that all peers together have not read, above which the largest
             connections are cut off.

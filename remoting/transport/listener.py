@@ -269,8 +269,8 @@ class RemotingServer:
     def begin_large(self, connection: Connection, size: int) -> bool:
         """Return True if a connection may read a frame of ``size`` bytes now.
 
-        If the result is False, the server calls the connection's ``hold_back`` later, when it may read the
-        frame.
+        If the result is False, the connection must wait. When it may read the frame, the server calls its
+        ``hold_back(held_back=False)``.
         """
         may_read = self._intake.enter(connection, size)
         if not may_read and self._intake_look is None and not self._stopping:

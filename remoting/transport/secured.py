@@ -29,8 +29,8 @@ from routekeeper.remoting.transport.handshakes import (
 from routekeeper.remoting.transport.tls import Pipe, TlsError
 from routekeeper.remoting.transport.turns import SMALL_BYTES, TURN_S, Turns
 
-#: Largest number of bytes that are received at once, and that one connection holds while it waits for its
-#: turn (time slice) on the event loop.
+#: Largest number of bytes that are received at once. A connection that waits for its turn (time slice) on the
+#: event loop also holds at most this number of bytes.
 RECEIVED_MAX: Final = 16 * 1024
 #: Largest number of bytes that a peer may send in a handshake; most of them are its certificates.
 HANDSHAKE_BYTES_MAX: Final = 64 * 1024

@@ -95,7 +95,11 @@ def load(
 
 
 def reason(error: Exception, who: str = "it", whose: str = "its") -> str:
-    """Return in a few words why TLS failed, and at which end of the connection."""
+    """Return in a few words why TLS failed, and at which end of the connection.
+
+    Args:
+        who, whose: Words for the other end, such as "the peer" and "the peer's".
+    """
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"{whose} certificate is refused: {error.verify_message}"
     if isinstance(error, ssl.SSLError):

@@ -107,7 +107,13 @@ def hold_brokers(session: Session, seen: Callable[[int, int], bool]) -> None:
 
 
 def seen_empty(session: Session, index: int, after_ns: int, everybody: list[int]) -> bool:
-    """Return True if a server gave an answer after the instant `after_ns` that did not list all brokers."""
+    """Return True if a server answered after the instant `after_ns` without listing all brokers.
+
+    A server that has restarted with an empty table answers so, until all brokers have registered again.
+
+    Args:
+        everybody: Numbers of all brokers.
+    """
     return any(
         (row.index, row.topic) == (index, "bench-0")
         and row.seen_ns > after_ns

@@ -219,10 +219,9 @@ def _recovered(asked: list[tuple[int, int, str, int]]) -> float:
     Return 0 if the fault disturbed no request.
 
     Args:
-        asked: A tuple for each request. Its first two fields are the instants at which the request was due
-            and
-            done, in ns since the fault. Then come the verdict on the answer, and the time in ns for which the
-            answer had been outdated.
+        asked: A tuple for each request. Its first two fields are instants in ns since the fault: the request
+            was due, and the request was done. Then come the verdict on the answer, and the time in ns for
+            which the answer had been outdated.
     """
     disturbed = [
         due

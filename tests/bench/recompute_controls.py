@@ -43,8 +43,9 @@ def lives(results: Path) -> Iterator[Life]:
 def after_restarts(results: Path) -> Places:
     """Return the times in s of restarts, by scenario, case and name, and then by design.
 
-    The time "answers" lasts from the fault until the restarted servers answer. All other times begin at the
-    end of this time.
+    The time "answers" lasts from the fault until the restarted servers answer. ``newcomer_right_s`` and
+    ``announce_again_s`` begin when the restarted servers answer. ``disagree_s`` is how long the nameservers
+    disagree.
     """
     found: Places = defaultdict(lambda: defaultdict(dict))
     known = figures(results)
@@ -75,8 +76,10 @@ def measured(values: Path) -> Places:
 def compared(places: Places, one: str, other: str) -> dict[str, list[tuple[str, str, str]]]:
     """Sort the measures that both designs have in the same rounds into four groups.
 
-    The groups are "0" (both designs have 0 in every round), "larger" (the first design has the larger value
-    in every round), "smaller" (the first design has the smaller value in every round), and "neither".
+    - "0": both designs have 0 in every round.
+    - "larger": the first design (``one``) has the larger value in every round.
+    - "smaller": the first design has the smaller value in every round.
+    - "neither": all other measures.
     """
     found: dict[str, list[tuple[str, str, str]]] = {"0": [], "larger": [], "smaller": [], "neither": []}
     for place, by_design in sorted(places.items()):

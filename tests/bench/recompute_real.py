@@ -131,7 +131,11 @@ def table(results: Path, values: Path) -> list[str]:
         return lambda arm: spread(known[place][arm])  # type: ignore[index]
 
     def more(*place: str) -> Callable[[str], str]:
-        """Return a function that writes a cell: RocketMQ's programs minus ours, round by round."""
+        """Return a function that writes the cell of a design with RocketMQ's own programs.
+
+        The cell has the range of the rounds' differences. A difference is the value with RocketMQ's programs
+        minus the value with our programs in the same round.
+        """
 
         def cell(arm: str) -> str:
             if not arm.endswith("-real"):

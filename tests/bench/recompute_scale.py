@@ -222,7 +222,8 @@ def differences(found: Figures, rows: Path, *, busier: float = 1.0) -> tuple[int
     """Compare figures with ``rows.jsonl``, and skip figures that are only in ``rows.jsonl`` or in ``found``.
 
     Args:
-        busier: Factor for the times of BEFORE_S. On a machine that runs other tests, they are longer.
+        busier: Factor for the allowed differences in ``BEFORE_S``. On a machine that also runs other tests,
+            the factor is above 1, because such a machine delays the first event of a duration.
 
     Returns:
         The number of compared figures, and a line of text for each difference.

@@ -14,7 +14,8 @@ from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand, decode_command
 from routekeeper.remoting.frame import FrameDecoder
 
-#: Seconds between queries to the other nameserver. An answer may be older than planned by up to this time.
+#: Seconds between two queries to the nameserver whose answers are repeated. A repeated answer may be older
+#: than planned by up to this time.
 EVERY_S: Final = 0.002
 
 

@@ -144,7 +144,8 @@ def test_cluster_given_by_addresses_is_driven_and_gets_a_page_of_its_own(tmp_pat
     assert {op["target"] for op in ops if op["op"] == "send"} == set(numbers)
     up = {row["broker"] for row in rows(folder, "truth") if row["what"] == "up"}
     assert up == set(numbers)
-    # These are the events for which a test in report/test_planted.py makes a report.
+    # The run has no events of these kinds. A test in report/test_planted.py makes a report from a run without
+    # them.
     assert [kind for kind in ("deliveries", "disks", "faults", "links") if rows(folder, kind)] == []
     assert "nameserver" not in {row["role"] for row in rows(folder, "processes")}
 

@@ -51,7 +51,7 @@ class Made:
 
     Attributes:
         out: Folder of the comparison.
-        first: Folder of the failed attempt.
+        first: Folder of the run, which succeeded at its second attempt.
         said: Messages that the comparison printed.
     """
 
@@ -80,7 +80,11 @@ def test_run_that_turns_out_void_while_it_ends_is_made_again(made: Made) -> None
 def test_resumed_comparison_makes_what_is_missing_and_nothing_else(
     made: Made, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Add a second round, with the load of the profile ``idle`` and fewer brokers than the plan has."""
+    """Add a second round to the plan, and resume the comparison.
+
+    The series of the second round has its own load, from the profile ``idle``. It also has its own number of
+    brokers: 1 instead of the plan's 3.
+    """
     before = (made.first / "manifest.json").read_bytes()
     asked = compare.load(made.out)
     load = msgspec.structs.replace(load_plan("idle").load, sim_brokers=20)

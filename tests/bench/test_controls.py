@@ -29,7 +29,7 @@ SCHEDULED: Final = ("lookup", "newcomer", "send", "send_once")
 ARMS: Final[tuple[Arm, ...]] = ("independent", "independent-again", "apache")
 #: Seconds for which a server is down. A busy machine cannot delay the observer for so long.
 DOWN_S: Final = 3.0
-#: Factor for all times of a run that depend on timers.
+#: Factor by which the plan makes times longer, such as the time after a fault (``AFTER_S``).
 STRETCH: Final = 20.0
 AFTER_S: Final = 0.6
 EVERYBODY: Final = [0, 1, 2]

@@ -56,7 +56,7 @@ def test_device_counts_sectors_or_says_that_nobody_does(tmp_path: Path) -> None:
 @pytest.mark.one_core
 def test_t3_each_server_counts_what_it_wrote_and_its_syncs(tmp_path: Path) -> None:
     """Check the figures that our servers report. test_zookeeper_design.py checks ZooKeeper's figures."""
-    # 3000 ms, because a busy machine may delay the leader's heartbeats
+    # A long election timeout: a busy machine may delay the leader's heartbeats, which must cause no election.
     timers = Timers(divisor=60.0, election_timeout_ms=3000)
     network = ProxyNetwork(tmp_path, lambda sample: None)
     servers = Nameservers(

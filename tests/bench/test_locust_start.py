@@ -61,7 +61,11 @@ def until(host: str, folder: Path, served: str, *options: str) -> Iterator[subpr
 
 
 def ended(process: subprocess.Popen[str], folder: Path, said: str) -> dict[str, dict[str, Any]]:
-    """Wait until Locust ends, and return its statistics by the name of the request."""
+    """Wait until Locust ends, and return its statistics by the name of the request.
+
+    Args:
+        said: Output of Locust that the test has read before.
+    """
     said += process.communicate(timeout=DEADLINE_S)[0]
     assert process.returncode == 0, said[-4000:]
     assert "Traceback" not in said, said[-4000:]
@@ -69,7 +73,7 @@ def ended(process: subprocess.Popen[str], folder: Path, said: str) -> dict[str, 
 
 
 def read_until(process: subprocess.Popen[str], pattern: str) -> str:
-    """Return the output up to the first line that matches ``pattern``."""
+    """Read a process's output up to the first line that matches ``pattern``, and return what was read."""
     assert process.stdout is not None
     deadline = time.monotonic() + DEADLINE_S
     said = ""

@@ -76,7 +76,8 @@ def test_largest_cluster_has_names_and_addresses_enough() -> None:
 @pytest.mark.parametrize(
     ("scenario", "case", "longer_s"),
     [
-        # ``stretch`` is 3, and it multiplies the time for which a broker is cut off (see ``down_seconds``).
+        # ``stretch`` is 3. It multiplies the length of a broker's fault and of a partition, but not of other
+        # faults (see ``down_seconds``). The last two cases cut no link.
         ("broker-dies", "cable", 2.0 * 3 + 1),
         ("leader-fails", "oneway", 2.0 + 1),
         ("partition", "1-2", 2.0 * 3 + 1),

@@ -112,7 +112,7 @@ def test_curve_bends_where_its_growth_changes_most() -> None:
         ),
         ({100: (9.0,), 1_000: (8.5,), 10_000: (2.0,)}, "it falls faster from 1,000 topics on"),
         ({100: (9.0,), 1_000: (3.0,), 10_000: (2.9,)}, "it falls slower from 1,000"),
-        # The first two points' rounds overlap, so there is no bend.
+        # The values of the rounds at the first two sizes overlap, so no bend is reported.
         (
             {100: (1.0, 3.0), 1_000: (2.0, 3.0), 10_000: (30.0, 31.0)},
             "ten times the size is 3.9 times the value",

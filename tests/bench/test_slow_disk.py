@@ -76,7 +76,11 @@ def quick_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def least_ms(process: subprocess.Popen[str], word: str) -> float:
-    """Return the time in ms of the fastest of 20 syncs."""
+    """Return the time in ms of the fastest of 20 syncs.
+
+    Args:
+        word: Kind of sync: ``fsync`` or ``fdatasync``.
+    """
     assert process.stdin is not None
     assert process.stdout is not None
     found = []

@@ -1,4 +1,4 @@
-"""If a load program sends on a connection that has ended, it learns of the loss but gets no exception."""
+"""A load program that sends on an ended connection gets a report of the loss, and no exception."""
 
 from __future__ import annotations
 

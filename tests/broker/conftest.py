@@ -138,7 +138,7 @@ class RecordingNameserver:
 
     Attributes:
         answering: While this event is not set, no request is answered.
-        answers: Answer to each request code. The answer to all other codes is success.
+        answers: Answers by request code. A request whose code is not in it is answered with success.
     """
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ class RecordingNameserver:
             try:
                 accepted.shutdown(socket.SHUT_RDWR)
             except OSError:
-                pass  # closed already
+                pass  # the connection is closed already
 
     def close(self) -> None:
         try:

@@ -30,7 +30,7 @@ def need_root_and(*programs: str) -> None:
 
 @contextmanager
 def small_disk(at: Path, *, size_bytes: int) -> Iterator[None]:
-    """Mount a tmpfs at ``at``."""
+    """Mount a tmpfs of this size at ``at``, and unmount it at the end of the ``with`` block."""
     need_root_and("mount", "umount")
     at.mkdir(parents=True)
     run_or_skip("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "routekeeper-test", str(at))

@@ -118,7 +118,7 @@ class Run:
                 if message.queue.topic == TOPIC:
                     seen[message.queue.queue_id].append(number)
                 else:
-                    seen[-1].append(number)  # a retry
+                    seen[-1].append(number)  # retried: the message came from the retry topic
 
         config = ConsumerConfig(
             group=group, orderly=orderly, consume_from=ConsumeFrom.FIRST_OFFSET, suspend_s=2.0
@@ -250,7 +250,7 @@ def kill_again_and_again(directory: Path, *, kills: int, flush: str, seed: int) 
         *("-n", nameserver.addr, "--store", str(directory / "store")),
         *("--set", f"flushDiskType={flush}", "--set", "cleanFileForciblyEnable=false"),
         # The log files are small, so that some kills happen while a new file begins. The broker stores
-        # offsets every 200 ms, because it is killed often.
+        # consumer offsets every 200 ms, so that it also stores some between two kills.
         *("--set", "maxMessageSize=100000", "--set", "mappedFileSizeCommitLog=1000000"),
         *("--set", "flushConsumerOffsetInterval=200", "--set", "timerDivisor=20"),
         log=directory / "broker.log",

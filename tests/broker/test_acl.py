@@ -213,7 +213,7 @@ def test_change_that_cannot_be_used_changes_nothing(
 
 
 def test_a_white_list_goes_into_no_file_but_the_access_files(secured: Secured, tmp_path: Path) -> None:
-    """The request names the test's own file. Without a check, the broker would write to this file."""
+    """Check that the broker refuses a request that names a file of the test, which is no access file."""
     other = tmp_path / "other"
     other.write_text("kept")
     white = {"globalWhiteAddrs": "1.2.3.4", "aclFileFullPath": str(other)}

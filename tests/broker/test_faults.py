@@ -250,9 +250,10 @@ def test_stopped_while_sending_loses_nothing_acknowledged(start_broker: StartBro
     assert [found[offset] for offset, _ in sender.acknowledged] == [n for _, n in sender.acknowledged]
 
 
-#: Program that runs a broker whose disk can hang. As soon as the file in the first argument exists, the named
-#: functions of ``os`` add a line to this file and wait for ever. Two arguments are time limits in s for the
-#: broker's shutdown: CLOSE_S and END_S. The default executor has the threads of a machine with one CPU.
+#: Program that runs a broker whose disk can hang. Its second argument names functions of ``os``. As soon as
+#: the file in the first argument exists, these functions add a line to this file and wait for ever. The third
+#: and fourth arguments replace CLOSE_S and END_S, the time limits in s of the broker's shutdown. The default
+#: executor has as few threads as on a machine with one CPU.
 DISK_HANGS = """
 import os, pathlib, runpy, sys, threading
 import routekeeper.broker.server.ending, routekeeper.broker.server.upkeep
@@ -314,7 +315,7 @@ def test_disk_that_stands_still_holds_up_neither_registrations_nor_the_end(
     while not all(name in hanging.read_text() for name in hung):
         assert time.monotonic() < deadline, hanging.read_text()
         time.sleep(0.01)
-    # Within these five seconds, the checkpoint also begins and hangs.
+    # Within these five seconds, the checkpoint also begins, and its first write hangs like the others.
     until = time.monotonic() + 5.0
     while not nameserver.requests.empty():
         nameserver.requests.get()
@@ -326,7 +327,8 @@ def test_disk_that_stands_still_holds_up_neither_registrations_nor_the_end(
     assert other.send_message("T0", b"taken").code == 0
     asked_at = time.monotonic()
     assert broker.stop() == 0
-    # When the broker stops, it waits 5 s for open requests. Then it ends requests that wait for the disk.
+    # The shutdown waits 5 s for open requests, then at most twice 1 s (CLOSE_S) for the disk. The other 5 s
+    # are a reserve for a busy machine.
     assert time.monotonic() - asked_at < 5 + 2 * 1 + 5
     log = broker.log.read_text()
     for what in ("topics.json", "subscriptionGroup.json", "broker.properties", "log", "store"):

@@ -93,7 +93,7 @@ def test_table_too_large_for_a_frame_travels_compressed(
 def test_period_is_kept_and_a_lost_connection_triggers_nothing(
     start_broker: StartBroker, nameserver: RecordingNameserver
 ) -> None:
-    before = time.monotonic()  # start_broker may return after the registration
+    before = time.monotonic()  # read first, because start_broker may return after the registration
     start_broker(
         "--set",
         "timerDivisor=10",
@@ -131,7 +131,7 @@ def test_unforced_broker_asks_for_the_version_first(
     nameserver.answers[322] = unchanged
     question = nameserver.expect(322)
     assert DataVersion.decode(question.body) == body.data_version
-    nameserver.expect(322)  # the next question after one period, with no registration in between
+    nameserver.expect(322)  # the broker asks again after one period, and has not registered in between
     nameserver.answers[322] = RemotingCommand.request(ResponseCode.SUCCESS, {"changed": "true"})
     nameserver.expect(103)
 

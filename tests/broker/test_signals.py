@@ -17,7 +17,10 @@ ATTEMPTS = 5
 
 
 def test_a_repeat_of_the_signal_within_a_second_changes_nothing(start_broker: StartBroker) -> None:
-    """Supervisors signal a process and its group, so a broker may get the same signal twice."""
+    """A second signal within a second of the first signal must do nothing.
+
+    Some supervisors signal a process and then its process group, so one stop request arrives as two signals.
+    """
     for _ in range(ATTEMPTS):
         broker = start_broker()
         begun = time.monotonic()

@@ -119,7 +119,10 @@ def test_what_waits_when_close_is_cancelled_ends_too(silent: Any, eventually: Ca
 
 @pytest.mark.slow
 def test_messages_under_way_at_the_end_of_the_blocking_client_have_an_unknown_outcome(silent: Any) -> None:
-    """One sender hangs in a hook of the user. Closing the sender's connection cannot end the hook."""
+    """Closing the client must not wait for a sender that hangs in a hook of the user.
+
+    Closing the sender's connection cannot end the hook.
+    """
     hook = Hangs()
     silent.unanswered = set()
     client = routekeeper.client.blocking.Client(config(silent), hooks=(hook,))
@@ -180,7 +183,7 @@ def test_a_message_whose_sender_is_cancelled_before_other_tasks_gets_an_outcome(
 
 @pytest.mark.slow
 def test_messages_that_outlast_their_producer_get_an_outcome_from_the_blocking_client(silent: Any) -> None:
-    """The sender hangs in a hook of the user while the producer closes and while the client closes."""
+    """The outcome is unknown if the sender hangs in a user's hook until producer and client are closed."""
     hook = Hangs()
     silent.unanswered = set()
     client = routekeeper.client.blocking.Client(replace(config(silent), shutdown_s=0.1), hooks=(hook,))

@@ -32,7 +32,7 @@ HTTP = ("--http-tls-cert", "--http-tls-key")
 
 
 def flags(service: str, *names: str) -> list[str]:
-    """Return the flags of a service with these names. The test's own files replace the secret files."""
+    """Return the flags ``names`` of a service. The test's own files replace the secret files."""
     command: list[str] = SERVICES[service]["command"]
     return [word for name in names for word in (name, files(command[command.index(name) + 1]))]
 

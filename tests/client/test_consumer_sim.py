@@ -156,7 +156,7 @@ class World:
         return self.rng.uniform(*self.way_s)
 
     def _way(self, member: Member) -> float:
-        """Return the delay of a request in s. A connection must not change the order of its requests."""
+        """Return the delay of a request in s. No request arrives before an earlier request of its member."""
         member.arrival_s = max(member.arrival_s, self.now_s + self._delay())
         return member.arrival_s - self.now_s
 

@@ -172,7 +172,7 @@ def blocking(config: ClientConfig) -> Iterator[routekeeper.client.blocking.Clien
         yield client
 
 
-# Starts ------------------------------------------------------------------------------------------
+# Starting a client or a consumer ------------------------------------------------------------------
 
 
 def test_an_asyncio_consumer_starts_its_client(script: Script, config: ClientConfig) -> None:
@@ -407,7 +407,7 @@ def test_page_of_nameservers_is_read_again_after_no_thread_could_be_started(
     asyncio.run(main())
 
 
-# Closes ------------------------------------------------------------------------------------------
+# Closing a client or a consumer -------------------------------------------------------------------
 
 
 def check_left(script: Script) -> None:
@@ -451,7 +451,7 @@ def test_a_close_of_a_consumer_that_was_cancelled_goes_on(
 def test_a_close_of_a_consumer_that_was_interrupted_goes_on(
     script: Script, blocking: routekeeper.client.blocking.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C interrupts the main thread while it waits for the listener."""
+    """If Ctrl-C interrupts a close that waits for the listener, the next close does the rest."""
     called, end, main = threading.Event(), threading.Event(), threading.current_thread()
     interrupts: list[KeyboardInterrupt] = []
     event_wait = threading.Event.wait
@@ -512,9 +512,10 @@ def test_a_close_of_a_producer_that_was_cancelled_goes_on(
 def test_messages_of_a_sender_that_was_cut_off_are_not_reported_as_unsent(
     script: Script, config: ClientConfig
 ) -> None:
-    """The client closes at most 16 consumers and producers at a time.
+    """The outcome of a message whose sender was cut off must be reported as unknown.
 
-    Here 16 consumers hang, so the client never begins to close the producer.
+    The client closes at most 16 consumers and producers at a time. Here 16 consumers hang, so the client
+    never begins to close the producer.
     """
     script.held = threading.Event()
 
@@ -608,7 +609,7 @@ def test_a_queue_whose_release_got_no_thread_is_released_later(
 
 
 def test_a_release_skips_a_queue_that_was_removed_meanwhile(config: ClientConfig) -> None:
-    """While one queue is released, the operation of an earlier release removes another queue."""
+    """A release must not fail if an earlier release meanwhile removes one of its queues."""
 
     def pull_nothing(queue: MessageQueue, process: object) -> Operation[None]:
         yield from wait(Signal(), 0, None)
@@ -643,7 +644,9 @@ def test_a_release_skips_a_queue_that_was_removed_meanwhile(config: ClientConfig
 def test_a_worker_survives_a_message_that_cannot_be_sent_to_the_retry_topic(
     script: Script, blocking: routekeeper.client.blocking.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker refuses to copy a failed message, and the client cannot send a copy either.
+    """The worker must deliver the message again if nobody can send a copy of it to the retry topic.
+
+    Here the broker refuses to copy the failed message, and the client cannot send a copy either.
 
     The listener has put the byte that separates properties on the wire into a property's value.
     """

@@ -59,7 +59,7 @@ def test_second_consumer_of_a_file_is_refused_until_the_first_one_ends(tmp_path:
         f"offset_file='{file}' is used by another consumer, of this process or another one; allowed is one"
         " consumer, so name a file of its own for each"
     )
-    perform(second.committed(QUEUE))  # a read without the lock, which the consumer must repeat later
+    perform(second.committed(QUEUE))  # without the lock; ``second`` must read again when it has the lock
     perform(first.commit(QUEUE, 7, oneway=True))
     first.close()
     perform(second.open())
@@ -224,7 +224,8 @@ def test_thread_that_opens_the_file_too_late_for_a_cancelled_start_keeps_no_lock
     assert isinstance(lock, Deliver)
     with monkeypatch.context() as patched:
         patched.setattr(file_lock, "open_regular", slow)
-        # Like an event loop, the test keeps the thread's result until it has read the result.
+        # Keep the thread's outcome, as an event loop does. So the lock is not released merely because Python
+        # deletes the outcome.
         outcome = in_thread(lambda: lock.call(lock.argument))
         assert opens.wait(WITHIN_S)
         starting.close()

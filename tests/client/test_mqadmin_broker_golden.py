@@ -53,8 +53,8 @@ LENDERS: Final = {
 CLONE_GROUP_OFFSET: Final = 314
 UPDATE_CONSUMER_OFFSET: Final = 15
 VIEW_MESSAGE_BY_ID: Final = 33
-#: Codes of two requests that only our tool sends: for all topics, and for the offsets of all groups. Our tool
-#: reads a topic's permission, and cloned offsets, from the broker.
+#: Codes of two requests that only our tool sends, so no recording has answers to them. Our tool asks for all
+#: topics to read a topic's permission, and for the offsets of all groups to check cloned offsets.
 ALL_TOPICS: Final = 21
 ALL_OFFSETS: Final = 43
 CLONED: Final = b'{"offsetTable":{"Golden@golden_group":{0:3,1:0},"Golden@CloneOf":{0:3,1:0}}}'
@@ -115,9 +115,9 @@ def replayed(case: dict[str, Any], their_broker: str, new_peer: Callable[..., An
 
 
 def last_message(release: str) -> dict[str, Any]:
-    """Return an answer to the request for the last message by its log offset, in a recording's form.
+    """Return an answer to the request for one message by its log offset, in the form of recorded answers.
 
-    The recordings do not contain such an answer. So this function takes the bytes of the message from a
+    The recordings do not contain such an answer. So this function takes the bytes of the last message in a
     recorded answer to a pull.
     """
     (pull,) = (asked for asked in CASES[release, "printMsg"]["asked"] if asked["code"] == 11)
@@ -150,7 +150,7 @@ def comparable(text: str, name: str) -> list[str]:
     # Our tool prints each member's number of queues. Apache's prints the name of the file with the answers.
     text = re.sub(r"(?<=#Version             ).*", "LAST", text)
     text = re.sub(r"^(1 +\d+\.\S+ +V\S+ +).*", r"\1LAST", text, flags=re.MULTILINE)
-    # Our tool sends -1 for "now", as 4.9.7 does. 5.3.3 sends the present time.
+    # For "now", our tool and Apache's tool 4.9.7 send -1. Apache's tool 5.3.3 sends the present time.
     text = re.sub(r"(timestamp\(string\)\[now\], timestamp\(long\)\[)-?\d+", r"\1NOW", text)
     lines = [line.rstrip() for line in text.strip("\n").splitlines()]
     return sorted(lines) if name.startswith(UNORDERED) else lines

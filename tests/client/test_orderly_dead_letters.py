@@ -69,9 +69,15 @@ def consume(
     orderly: bool = True,
     **properties: str,
 ) -> DeadLetters:
-    """Let a member refuse one message and consume the next one. Wait until both are done.
+    """Let a member refuse one message and consume the next one, and return the member's broker.
 
-    Both are done when the broker has stored the offset after the second message.
+    The function waits until the broker has stored the offset after the second message.
+
+    Args:
+        answers: Codes of the broker's answers to the member's first sends. Later sends succeed.
+        body, properties: Content of the refused message.
+        refusals: Codes and remarks of the answers to the first requests to copy the message.
+        orderly: True if the member belongs to an orderly group.
     """
     world = World(1, loss=0.0)
     broker = world.broker = DeadLetters(world, answers=list(answers), refusals=list(refusals))

@@ -43,7 +43,7 @@ def offsets(found: Sequence[ReceivedMessage | BrokenMessage], kind: type) -> lis
 
 
 def read(*records: bytes, end: int = INT64_MAX) -> tuple[list[Taken], bytes]:
-    """Return the messages of pulls from offset 0 on, and the bytes of the last answer that cannot be read."""
+    """Return the messages of pulls from offset 0 on, and the unreadable rest of the last answer."""
     found: list[Taken] = []
     deferred = 1
     while deferred:

@@ -122,7 +122,7 @@ class Nameserver:
         wait_until(lambda: self.ask(100, namespace="n", key=key, value=value).code == 0, f"{key} is written")
 
     def kv(self) -> str | None:
-        """Return the value of key k. If the nameserver answers that it has no quorum, repeat the read."""
+        """Return the value of key k, or None without a value. Repeat the read while there is no quorum."""
         answers: list[RemotingCommand] = []
 
         def granted() -> bool:

@@ -97,7 +97,10 @@ def test_properties_without_a_body_pause_pulling() -> None:
 
 
 def test_a_listener_that_changes_properties_leaves_no_memory_counted() -> None:
-    """If freed memory still counted, the consumer would reach its memory limit one day and stop for ever."""
+    """After a message is consumed, its memory does not count, even if the listener changed its properties.
+
+    If it still counted, the consumer would reach its memory limit one day and stop for ever.
+    """
     queue: ProcessQueue[Item] = ProcessQueue(0)
     properties = dict.fromkeys(map(str, range(100)), "v")
     queue.pulled([Item(0, properties=properties)], 1)
@@ -113,7 +116,10 @@ def test_a_listener_that_changes_properties_leaves_no_memory_counted() -> None:
 
 
 def test_messages_below_a_moved_offset_are_still_consumed() -> None:
-    """An offset moves if the broker removed old messages or lost its newest messages."""
+    """Messages that were pulled are still consumed after the offset of the next pull has moved.
+
+    The offset moves if the broker removed old messages or lost its newest messages.
+    """
     for offset in (95, 5000):
         queue: ProcessQueue[Item] = ProcessQueue(0)
         queue.pulled(items(*range(90)), 100)

@@ -53,7 +53,11 @@ def stored(offset: int, **values: Any) -> bytes:
 def pull(
     records: Sequence[bytes], offset: int, *, count: int = 32, room: Callable[[], int] | None = None
 ) -> PullResult:
-    """Pull from a broker that answers with all records from ``offset`` on, even with more than ``count``."""
+    """Pull from a broker that answers with all records from ``offset`` on, even with more than ``count``.
+
+    Args:
+        room: Function that returns how many bytes of memory the messages may take. None means ``PULL_MAX``.
+    """
     core = ClientCore(
         ClientConfig(nameservers=("192.0.2.1:9876",)),
         Identity(ip="192.0.2.2", pid=1, serial=1),

@@ -1,4 +1,4 @@
-"""If a pull consumer commits after it has released a queue, `commit` names offsets that were not stored."""
+"""If a pull consumer commits after it has released a queue, the error names offsets that were not stored."""
 
 from __future__ import annotations
 

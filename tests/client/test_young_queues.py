@@ -12,7 +12,7 @@ from tests.client.test_consumer_sim import QUEUES, Broker, History, Member, Worl
 
 @dataclass
 class AgeingBroker(Broker):
-    """A broker whose queues are new at first."""
+    """A broker whose queues count as new until the test sets ``young`` to False."""
 
     young: bool = True
 

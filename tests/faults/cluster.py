@@ -211,7 +211,7 @@ class Member:
         return set(body["topics"]) if code == 200 else None
 
     def served_topics(self) -> set[str]:
-        """Return the topics from a default read.
+        """Return the topics from a read with the default freshness.
 
         Repeat the read until it succeeds, because reads may fail during an election.
         """
@@ -258,7 +258,10 @@ class Cluster:
             wait_until(member.ready, f"member {member.number} is ready")
 
     def leader(self, among: Iterable[Member] | None = None) -> Member:
-        """Return the running leader. If several members claim to lead, the highest term decides."""
+        """Wait for a leader among these members (by default all) and return it.
+
+        If several members claim to lead, the member with the highest term is the leader.
+        """
         asked = [m for m in (self.members if among is None else among) if m.process is not None]
 
         def leading() -> list[tuple[int, int]]:

@@ -58,7 +58,7 @@ class Running:
         raise ConnectionError("closed")
 
     def works(self, context: ssl.SSLContext | None = None) -> bool:
-        """Return True if the server answers a request over a new connection."""
+        """Return True if the server answers a request over a new connection, with TLS given a context."""
         try:
             with self.connect(context) as link:
                 return self.ask(link).code == 0

@@ -244,7 +244,7 @@ def test_lost_quorum_is_made_good_from_the_survivors_data(tmp_path: Path) -> Non
         assert stranger.get("/readyz")[0] == 503
         # Check the term before other members join. In a group of several members, a busy machine may cause
         # elections, which increase the term.
-        if "journal stalls" not in survivor.log(said):  # a leader whose disk hangs steps down
+        if "journal stalls" not in survivor.log(said):  # else the leader stepped down, because its disk hung
             assert survivor.status()["term"] == term
         stranger.kill()
         stranger.reap()

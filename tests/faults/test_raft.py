@@ -79,7 +79,8 @@ def test_minority_fails_writes_in_time_refuses_default_reads_and_serves_stale_on
             member.kill()
         for member in others:
             member.reap()
-        # The last registration changes nothing. Without a leader, its lease cannot be renewed either.
+        # Each of these registrations must fail. The last one changes nothing, but without a leader, the
+        # broker's lease cannot be renewed either.
         for counter, topics in ((2, ("T", "V")), (1, ("T", "V")), (1, ("T", "U"))):
             request = registration("broker-a", "10.0.0.1:10911", topics, counter=counter)
             asked_at = time.monotonic()

@@ -37,8 +37,8 @@ FROZEN_S = 20.0
 
 
 def test_full_disk_of_one_loses_no_acknowledged_registration(tmp_path: Path) -> None:
-    # This test uses durability "fsync", and the next test uses "journal". For the journal, a full disk and a
-    # file size limit are the same fault.
+    # This test uses durability "fsync", and the next test uses "journal". The next test limits the size of
+    # each file instead: for a journal, this is the same fault as a full disk.
     members = make_members(tmp_path, arguments=("--durability", "fsync"))
     with small_disks(members), running(members) as cluster:
         fill_again_and_again(cluster, filled)

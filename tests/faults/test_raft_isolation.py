@@ -95,7 +95,7 @@ class Probe:
         try:
             answer = client.invoke(self.member.listen, route_query("shared"), timeout_s=PATIENCE_S)
         except RemotingError:
-            return False  # after a refusal, the nameserver closes the connection
+            return False  # the nameserver closed the connection, as it does after a refusal
         if answer.code != ResponseCode.SUCCESS:
             assert answer.remark is not None
             assert answer.remark.startswith("[NO_QUORUM] "), answer

@@ -32,7 +32,7 @@ def register(client: BlockingClient, addr: str) -> None:
 
 
 def test_forty_that_never_read_hold_little_together(tmp_path: Path) -> None:
-    """Check that unread answers use less than 48 MiB.
+    """Check that the unread answers to 40 peers use less than 48 MiB.
 
     If a nameserver prepared many long answers for each peer at once, the answers would take 110 MiB.
     """

@@ -109,8 +109,8 @@ def process(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield running
 
 
-#: Mark for tests of code that is the same in both modes, because this code runs before a request reaches the
-#: mode's own code.
+#: Mark that runs a test only in independent mode. It is for code that is the same in both modes, because this
+#: code runs before a request reaches the mode's own code.
 INDEPENDENT = pytest.mark.parametrize("process", ["independent"], indirect=True)
 
 
@@ -334,7 +334,7 @@ def test_stranger_on_the_raft_port_learns_and_changes_nothing(server: Server, na
         assert closed_by_peer(stranger)
     server.check_healthy()
     after = raft_status(server)
-    stalled = "journal stalls" in server.log_text()  # a leader whose disk hangs steps down
+    stalled = "journal stalls" in server.log_text()  # then the leader stepped down, and its term changed
     for key in ("members",) if stalled else ("term", "role", "leader", "members"):
         assert after[key] == before[key]
     assert server.rss() - rss < 40 * MIB

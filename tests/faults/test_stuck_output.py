@@ -104,8 +104,8 @@ def test_server_whose_output_nobody_reads_serves_and_ends_in_time(program: str, 
                 assert time.monotonic() < deadline, "it does not serve"
                 time.sleep(0.05)
             with BlockingClient() as client:
-                # Each request makes the nameserver write one log line. A broker refuses each of these
-                # requests.
+                # A nameserver logs a line for each of these requests, although nobody reads its log. A broker
+                # refuses the requests, but must answer them, too.
                 for number in range(100):
                     client.invoke(wire, registration(number), timeout_s=START_S)
             assert healthy(http_addr)

@@ -74,7 +74,7 @@ def fill(client: BlockingClient, addr: str) -> None:
     refused(client, addr, other(()), "4 .*tableBrokersMax=3")
     assert topics_at(client, addr) == set(mine), "nothing of what was refused is there"
     # A listed broker may repeat its topics, change its queues and remove a topic, even if the table is full.
-    # It may add a topic only if the table is not full.
+    # It may add a topic only if the table is not full, here after it has removed a topic.
     for counter, topics in ((1, mine), (2, mine), (3, mine[:-1]), (4, (*mine, "one-more"))):
         request = registration("a", "10.0.0.1:10911", topics, counter=counter, queues=4)
         answer = client.invoke(addr, request)

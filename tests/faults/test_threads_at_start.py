@@ -1,6 +1,7 @@
 """A server refuses to start, with one line on stderr, if the system does not let it start a thread.
 
-The limit does not apply to root. So root starts the servers as another user, and other users skip the test.
+The limit on threads does not apply to root. So root starts the servers as user nobody. Without root, the
+test is skipped.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start p
 
 
 def as_nobody(processes: int) -> Callable[[], None]:
-    """Return a function that makes its process run as another user with a limit for threads."""
+    """Return a function that makes its process run as user nobody, with at most ``processes`` threads."""
 
     def become() -> None:
         resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
@@ -33,7 +34,7 @@ def as_nobody(processes: int) -> Callable[[], None]:
 
 @pytest.fixture
 def folder() -> Iterator[str]:
-    """Yield a folder of that other user, who cannot enter the folders of pytest."""
+    """Yield a folder of user nobody, who cannot enter the folders of pytest."""
     with tempfile.TemporaryDirectory() as found:
         os.chown(found, NOBODY, NOBODY)
         yield found

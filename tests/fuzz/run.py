@@ -116,6 +116,10 @@ def measure(call: Callable[[bytes], object], data: bytes) -> Cost:
 def judge(name: str, data: bytes, *, heap: bool) -> Cost:
     """Run one target with one input, several times if necessary; return the lowest cost.
 
+    Args:
+        name: Name of the target.
+        heap: If True, also measure the memory.
+
     Raises:
         Harm: If the target failed, or if CPU time, memory or log lines exceeded their limits.
     """

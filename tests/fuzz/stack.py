@@ -322,7 +322,10 @@ class _Member:
         return cls(mode, mode.member)
 
     def _stop(self, reason: str) -> None:
-        """Record that an input has stopped this member, as it may. The next input gets a new member."""
+        """Record that an input has stopped this member.
+
+        An input may do this. The next input gets a new member.
+        """
         self._stopped = reason
 
     @property

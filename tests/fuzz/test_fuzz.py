@@ -92,7 +92,7 @@ def test_what_is_raised_behind_a_port_is_noticed(
         raise ZeroDivisionError
 
     judge(target, data, heap=False)
-    for _ in range(200):  # earlier log lines must not hide a later error
+    for _ in range(200):  # these inputs cause log lines, which must not hide a later error
         judge(target, b"\x00\x00\x00\x04garbage", heap=False)
     with monkeypatch.context() as patch:
         patch.setattr(place, planted)

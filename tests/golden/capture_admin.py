@@ -266,7 +266,7 @@ def capture(release: str, folder: Path) -> None:
             for mark, value in (("BROKER", broker), ("OFFSETID", offset_id), ("MISSINGID", missing_id)):
                 text = text.replace(mark, value)
             text = text.replace("UNIQUE", unique)
-            if release.startswith("4."):  # 4.x has no -t here, as a message id contains the address
+            if release.startswith("4."):  # no -t in 4.x, because its message ids contain the address
                 text = text.replace("queryMsgById -t Golden", "queryMsgById")
             if name == "OFFLINE":
                 for note, code, fields in PROBES:

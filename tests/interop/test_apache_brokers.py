@@ -84,8 +84,6 @@ def test_a_broker_lives_by_its_heartbeats_and_a_frozen_one_leaves_with_its_lease
         broker.popen.send_signal(signal.SIGSTOP)
         for addr in addrs:
             wait_until(lambda a=addr: not listed(a, broker.addr), f"{addr} to drop it", 30)  # type: ignore[misc]
-        # The lease runs from the last heartbeat, which came at most one second before SIGSTOP stopped the
-        # broker.
         assert not any(route(addr, broker.name) for addr in addrs)
         broker.popen.send_signal(signal.SIGCONT)
         apaches["5.3.3"].await_broker(broker, addrs)

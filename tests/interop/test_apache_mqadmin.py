@@ -69,8 +69,8 @@ def test_apache_mqadmin(tool: Tool) -> None:
 
 
 def clusters_are_listed(tool: Tool) -> None:
-    # mqadmin of 4.9.7 expects a member in the answer that 5.x brokers no longer send. It prints an error
-    # about the missing member, but it lists all brokers.
+    # mqadmin of 4.9.7 expects a value in the answer that 5.x brokers no longer send. It prints an error about
+    # the missing value, but it lists all brokers.
     def listed() -> dict[str, list[str]]:
         return {row[1]: row for row in table(tool.run("clusterList", stderr=None).stdout) if len(row) > 4}
 
@@ -156,9 +156,10 @@ def write_permission_goes_and_comes(tool: Tool) -> None:
 
 
 def assert_each_named(tool: Tool, verb: str, printed: str) -> None:
-    """Check that the output has a line for each nameserver.
+    """Check that the output has a line for each nameserver, with a number of topics.
 
-    In raft mode the request to the first nameserver already changes the table that all nameservers share.
+    In raft mode, the request to the first nameserver already changes the table that all nameservers share.
+    The other nameservers must nevertheless count the topics in their answers.
     """
     lines = printed.splitlines()
     assert len(lines) == len(tool.deployment.addrs)

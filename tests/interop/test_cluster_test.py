@@ -1,6 +1,7 @@
 """Tests of nameservers in a test environment that ask production nameservers for routes (``clusterTest``).
 
-In each test one side is ours, and the other side is Apache's.
+In each test, either the nameservers of the test environment or the production nameservers are ours. The other
+nameservers are Apache's.
 """
 
 from __future__ import annotations

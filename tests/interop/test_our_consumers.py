@@ -214,6 +214,6 @@ def test_our_consumers_at_apaches_brokers(
     consume_all(stage, apaches["5.3.3"])
 
 
-@pytest.mark.parametrize("deployment", MODES[:1], indirect=True)  # consumers do not notice the mode
+@pytest.mark.parametrize("deployment", MODES[:1], indirect=True)  # consumers behave alike in both modes
 def test_our_consumers_at_our_broker(deployment: OurDeployment, apaches: dict[str, Apache]) -> None:
     consume_all(Stage(deployment.addrs, deployment.ours.addr), apaches["5.3.3"])

@@ -181,7 +181,7 @@ def quick(deployment: ApacheDeployment, codec: HeaderCodec = HeaderCodec.JSON) -
 
 
 class Inbox:
-    """Record of the messages that a listener received; the listener refuses every tenth number once."""
+    """Listener that records its messages. It refuses every tenth message once, to get the message again."""
 
     def __init__(self) -> None:
         self.bodies: Counter[str] = Counter()

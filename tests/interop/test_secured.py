@@ -58,8 +58,9 @@ accounts:
 """
 
 
-#: Settings that make a broker demand signatures. The broker of 5.3.3 checks signatures in a separate module,
-#: which reads the accounts only once.
+#: Settings that make a broker demand signatures. A 5.3.3 broker needs more settings, because it has a
+#: separate module for signatures. At the start, this module copies the accounts from 4.9's access file
+#: (migrateAuthFromV1Enabled).
 SIGNED = {
     "4.9.7": {"aclEnable": "true"},
     "5.3.3": {

@@ -269,7 +269,8 @@ def apache(apaches: dict[str, Apache], request: pytest.FixtureRequest) -> Apache
 
 
 #: Decorator that runs a test with both modes of our nameservers and both releases of Apache's programs. The
-#: release comes first, because tests/conftest.py chooses a worker by the beginning of the parameters.
+#: release must be the first parameter. If the mode were the first, tests/conftest.py would run these tests in
+#: the worker that starts our shared nameservers, which these tests do not use.
 EACH = pytest.mark.parametrize(
     ("apache", "mode"), [(release, mode) for mode, release in PAIRS], indirect=["apache"]
 )

@@ -98,7 +98,7 @@ Step: TypeAlias = Register | SetPerm | PutTopic | DeleteTopic
 
 
 class Seen(NamedTuple):
-    """The answer to a step, and the routes that clients get afterwards.
+    """The answer to a request (a step of a sequence), and the routes that clients get afterwards.
 
     Attributes:
         topic_count: Number of topics in the answer to request 205 or 327.
@@ -225,7 +225,7 @@ class RocketMQ:
 
 
 def request_of(step: Step, suffix: str = "") -> Request:
-    """Return a step as a request on the wire.
+    """Return a step of a sequence as a request on the wire.
 
     Args:
         suffix: Suffix of all names of topics, brokers and clusters. With different suffixes, one nameserver
@@ -349,7 +349,10 @@ _DELETES: Final = [DeleteTopic(topic, cluster) for topic, cluster in product(TOP
 
 
 def sequences() -> st.SearchStrategy[list[Step]]:
-    """Return sequences of requests of brokers and operators. Some registrations have older versions."""
+    """Return sequences of requests of brokers and operators.
+
+    Some registrations have an older data version than an earlier registration of the same broker.
+    """
     full, increment, perm = st.sampled_from(_FULL), st.sampled_from(_INCREMENTS), st.sampled_from(_PERMS)
     put, delete = st.sampled_from(_PUTS), st.sampled_from(_DELETES)
     everybody: st.SearchStrategy[_Drawn]

@@ -55,7 +55,7 @@ class Ours:
     def __init__(self, *, whole: bool) -> None:
         self.whole = whole
         self.table = RouteTable()
-        self.liveness = Liveness()  # its clock stands, so each older version is a late copy
+        self.liveness = Liveness()  # its clock never advances, so each older version counts as late
 
     def take(self, step: Step) -> Seen:
         answer = self._answer(request_of(step))
@@ -85,9 +85,9 @@ class Ours:
 
 
 def first_difference(steps: list[Step], rules: RocketMQ) -> str | None:
-    """Return a text about the first step whose results differ from those of ``rules``, or None.
+    """Return a text about the first step for which our nameserver and ``rules`` give different results.
 
-    The text has the step and both results.
+    A step is a request. The text has the step and both results. Return None if all results are equal.
     """
     short, whole = Ours(whole=False), Ours(whole=True)
     for number, step in enumerate(steps):

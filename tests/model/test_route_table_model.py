@@ -330,7 +330,7 @@ class RouteTableMachine(RuleBasedStateMachine):
             case Touch():
                 pass
 
-    # -- rules
+    # -- rules, which Hypothesis calls in random order
 
     @rule(
         cluster=st.sampled_from(CLUSTERS),
@@ -532,7 +532,8 @@ class RouteTableMachine(RuleBasedStateMachine):
     def late_command(self, data: st.DataObject) -> None:
         """Apply a command that was computed from an earlier table to a copy of the current table.
 
-        If a fact on which the command depends has changed since then, the result must be ``Moved``.
+        If a fact on which the command depends has changed since then, the result must be ``Moved``. Then the
+        command has changed nothing, and must be computed again.
         """
         command, decided_on, _ = data.draw(st.sampled_from(self.old))
         changed = any(
@@ -546,7 +547,7 @@ class RouteTableMachine(RuleBasedStateMachine):
             if self.table.revision == decided_on and not isinstance(command, Evict):
                 assert not moved
 
-    # -- invariants
+    # -- invariants, which Hypothesis checks after each rule
 
     @invariant()
     def holds(self) -> None:

@@ -248,7 +248,10 @@ class UpdateMachine(RuleBasedStateMachine):
         return found
 
     def come_between(self, kind: str, command: RegisterBroker, data: st.DataObject) -> None:
-        """Change a fact on which a computed registration depends, or a similar fact."""
+        """Change the tables after the registration ``command`` was computed, and before it is applied.
+
+        Depending on ``kind``, this changes a fact on which the registration depends, or a similar fact.
+        """
         name = command.broker_name
         view = self.short.view
         topics = [queues.topic for queues in command.topics] or list(TOPICS)

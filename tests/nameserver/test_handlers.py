@@ -38,7 +38,7 @@ from tests.registrations import decided
 class Sender:
     """A nameserver that applies each command to its route table at once.
 
-    It has no class for independent or raft mode, because the tests need neither leases nor a log.
+    It has no mode (independent or raft), because the tests need no leases and no log.
     """
 
     table: RouteTable = field(default_factory=RouteTable)
@@ -378,7 +378,8 @@ def test_topics_absent_from_a_body_stay_unless_the_setting_removes_them() -> Non
 
 def test_regression_delete_topic_with_broker_registration_spares_the_others_on_an_increment() -> None:
     # With this setting, a registration deletes each of the broker's topics that it does not contain. An
-    # increment contains only one topic, so in RocketMQ 5.1.4 and later it deletes all other topics.
+    # increment is a registration with only the changed topic. So in RocketMQ 5.1.4 and later, an increment
+    # deletes all other topics. Here, an increment must delete nothing.
     sender = Sender(settings=NamesrvSettings(delete_topic_with_broker_registration=True))
     sender.register(topics=("t1", "t2", "t3"))
     sender.register(counter=2, topics=("t2",))
@@ -386,8 +387,9 @@ def test_regression_delete_topic_with_broker_registration_spares_the_others_on_a
 
 
 def test_regression_lost_increment_is_repaired_by_the_next_full_registration() -> None:
-    # In RocketMQ, the next increment raises the broker's data version at the nameserver. The nameserver then
-    # ignores full registrations with this version, so the lost topic stays missing.
+    # An increment is a registration with only the changed topic. If an increment is lost, RocketMQ's
+    # nameserver applies the next increment and its data version. Then it ignores full registrations with this
+    # version, so the lost topic stays missing.
     sender = Sender()
     sender.register(topics=("t1", "t2"), counter=1)
     # The increment with counter=2 would have created t3, but it is lost. The increment with counter=3 creates

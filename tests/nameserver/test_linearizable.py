@@ -102,7 +102,7 @@ def write(client: BlockingClient, member: Member, topic: str, value: int) -> Non
 
 
 def read(client: BlockingClient, member: Member, topic: str) -> int | None:
-    """Repeat a read until the member answers it.
+    """Repeat a read until the member answers it; return the value, or None if the topic does not exist.
 
     A member refuses reads during an election. If it answers a read, it must not return an old value.
     """

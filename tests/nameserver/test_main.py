@@ -211,7 +211,11 @@ def test_a_settings_file_that_a_change_would_overwrite_refuses_the_start(given: 
 
 @pytest.mark.slow
 def test_a_settings_file_that_rocketmq_has_rewritten_starts_and_is_not_overwritten(tmp_path: Path) -> None:
-    """RocketMQ stores changes in the file of ``-c``, so this file then names itself as configStorePath."""
+    """A nameserver starts with a settings file that RocketMQ has changed, and leaves this file unchanged.
+
+    RocketMQ stores changes in the file of ``-c``, so this file then names itself as configStorePath. Our
+    nameserver stores changes in its data directory instead.
+    """
     file = tmp_path / "namesrv.conf"
     text = f"configStorePath={file}\norderMessageEnable=false\n"
     file.write_text(text)

@@ -123,7 +123,7 @@ def test_permission_in_a_lost_increment_is_repaired_by_the_next_report(
     if wiped_before:
         nameserver.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": broker})
         nameserver.register(broker, 2, T1=4, T2=6)
-    # The increment with T1=6 and counter 3 is lost on its way.
+    # The registration with only the topic T1=6, and with counter 3, is lost on its way.
     nameserver.register(broker, 4, T2=6)
     nameserver.register(broker, 4, T1=6, T2=6)
     assert nameserver.perms(broker, "T1", "T2") == [6, 6]

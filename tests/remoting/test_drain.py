@@ -45,6 +45,6 @@ def test_tasks_and_unread_answers_share_the_time_of_a_drain(monkeypatch: pytest.
                 await server.close(drain_s=DRAIN_S)
                 return time.monotonic() - began
 
-    # In an earlier version, each stop took twice the given time. One good run of three is enough, because the
-    # machine may be busy.
+    # If the tasks and the unread answers each got the whole given time, a stop would take twice this time.
+    # One good run of three is enough, because the machine may be busy.
     assert any(asyncio.run(main()) < 1.6 * DRAIN_S for _ in range(3))

@@ -201,8 +201,8 @@ def peak_of(call: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("limits", [REQUEST, ANSWER], ids=["request", "answer"])
 def test_raw_object_keys_in_raw_object_keys_cost_what_they_weigh(limits: Limits) -> None:
-    # A former reader escaped keys again at each level. From these 105 bytes, it made 134 MB. With eight more
-    # levels, it needed so much memory that the process ended.
+    # The reader must use little memory. If it escaped keys again at each level, it would make 134 MB from
+    # these 105 bytes. With eight more levels, the process would run out of memory.
     levels = 26
     text = b"{" * levels + b"1:1" + b"}:1" * (levels - 1) + b"}"
     assert len(text) == 105

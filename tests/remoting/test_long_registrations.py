@@ -54,7 +54,10 @@ def request(body: bytes) -> Request:
 
 @pytest.mark.slow
 def test_no_step_of_the_largest_registration_in_json_takes_long() -> None:
-    """Compare the third-longest step with the limit: other processes may delay one or two steps."""
+    """No step may take longer than the limit.
+
+    The test compares only the third-longest step, because other processes may delay one or two steps.
+    """
     steps = decoding_registration(request(long_body(75_000)))
     took: list[float] = []
     while True:

@@ -23,8 +23,9 @@ CONDITION_S = 10.0
 
 
 class Gate:
-    """A fake fast path: requests of code 105 wait for the read barrier ``number``, unless ``number`` is 0.
+    """A fake fast path, which is the server's shortcut for frames that need no handler.
 
+    Requests of code 105 wait for the read barrier ``number``. If ``number`` is 0, they do not wait.
     The remark of an answer is the number of the barrier that let the request through.
     """
 
@@ -46,7 +47,7 @@ class Gate:
         return self.number if data.startswith(b'{"code":105,', position + 8) else 0
 
     def open(self, server: RemotingServer, number: int) -> None:
-        """Let requests for read barrier ``number`` through, as a nameserver does when it completes."""
+        """Complete read barrier ``number``: let the requests that wait for it through."""
         later, self.number, self.let_through = self.number, 0, number
         server.unpark(number)
         self.number, self.let_through = later, 0

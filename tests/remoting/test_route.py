@@ -175,7 +175,10 @@ def test_cluster_info_survives_encoding(datas: list[BrokerData]) -> None:
 
 
 def read(data: bytes, *, compressed: bool = False, version: int = 479, **limits: Any) -> PlainRegistration:
-    """Read a registration as a nameserver does, and copy the key of each topic to the topic's name."""
+    """Read a registration as a nameserver does.
+
+    Then set each topic's name to its key in the topic table, because the nameserver takes it from there.
+    """
     found = read_registration(data, compressed=compressed, version=version, **limits)
     return msgspec.structs.replace(found, topics=named(found.topics))
 

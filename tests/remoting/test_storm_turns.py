@@ -115,6 +115,6 @@ def test_large_requests_are_served_although_small_ones_never_cease(takes_s: floa
         rounds += 1
         assert rounds <= rounds_max
         for asker in askers:
-            asker.receive(1)  # 30 small requests: more than fit into one turn
+            asker.receive(1)  # together 30 small requests, more than fit into one turn
     assert seen.count("asks") >= 5 * rounds, "small ones have half of each turn"
     assert any(asker.left for asker in askers), "they never ceased"

@@ -24,7 +24,8 @@ def test_a_function_for_which_no_thread_could_be_started_is_not_called_later(
             patched.setattr(threading.Thread, "start", refuse)
             with pytest.raises(NoFreeThread, match="can't start new thread"):
                 await in_thread(called.append, "while no thread can be started")
-        # The thread of this call also gets the function that the executor has kept since the first call.
+        # The executor still has the function of the failed call, and gives it to the thread of this call. The
+        # thread must not call it, because its caller already got an error.
         await in_thread(called.append, "with a thread")
 
     asyncio.run(scenario())

@@ -210,7 +210,11 @@ class Records:
         self.tls = context.wrap_bio(self.incoming, self.outgoing, server_hostname="127.0.0.1")
 
     async def shake(self, peer: Peer, *, cut: int = 1 << 20) -> bytes:
-        """Make the handshake, but do not send the client's last bytes; return these bytes."""
+        """Make the handshake, but do not send the client's last bytes; return these bytes.
+
+        Args:
+            cut: Largest number of bytes that are sent at a time.
+        """
         while True:
             try:
                 self.tls.do_handshake()
@@ -375,9 +379,8 @@ async def test_a_storm_of_handshakes_delays_a_bystander_by_turns_only() -> None:
             await works(bystander)
             begun = len(server.tls.handshakes)
             most = max(most, begun - before)
-        # The fastest machine needs 0.5 ms for a handshake, so at most 6 handshakes fit into one turn of
-        # 3 ms. A request
-        # of the other client (the bystander) may wait for 25 turns.
+        # Even the fastest machine needs 0.5 ms for a handshake, so at most 6 handshakes fit into one turn
+        # (time slice) of 3 ms. A request of the other client, the bystander, may wait for 25 turns.
         assert most <= 150, "handshakes that one request of a bystander waited for"
 
 

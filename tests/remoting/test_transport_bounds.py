@@ -447,7 +447,7 @@ async def test_peer_that_leaves_more_unread_than_one_may_is_cut_off_by_us() -> N
         with Peer(addr) as deaf:
             await deaf.send(frame(1, 1))
             await until(lambda: bool(kept))
-            for _ in range(100):  # such answers come late, for example answers to pulls that waited
+            for _ in range(100):  # like answers that come late, for example answers to held pulls
                 kept[0].send_bytes(bytes(MIB))
                 await asyncio.sleep(0)
             await until(lambda: bool(closed))

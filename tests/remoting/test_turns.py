@@ -129,7 +129,8 @@ def test_a_short_first_request_does_not_wait_for_the_first_requests_of_those_who
 def test_who_comes_behind_others_is_let_in_before_they_get_their_turns() -> None:
     """A new connection must not wait for the turns of all connections that came before it.
 
-    A listener accepts only one connection in each iteration of the loop.
+    A listener accepts only one connection in each iteration of the loop. In this test, 16 connections with
+    large requests come first, one in each iteration.
     """
     loop, turns, seen, _ = made()
     hostile = [Asker(loop, turns, "much", seen, takes_s=4 * TURN_S) for _ in range(16)]

@@ -40,7 +40,8 @@ NOT_REPEATED = {"--seeds": 1, "--seed": 1, "--workers": 1, "--keep-going": 0, "-
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
     if os.environ.get("PYTHONHASHSEED") != HASH_SEED:
-        # A run depends on the order of sets of strings, which Python's hash seed determines.
+        # A run depends on the order of sets of strings, and this order depends on Python's hash seed. So
+        # start this program again with a fixed hash seed.
         os.environ["PYTHONHASHSEED"] = HASH_SEED
         os.execv(sys.executable, [sys.executable, "-m", "tests.sim", *arguments])
     if options.planted:

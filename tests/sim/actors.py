@@ -89,7 +89,10 @@ class Actor:
         self.callers: dict[str, Caller] = {}
 
     def deliver(self, life: int, call: Callable[..., object], *arguments: Any) -> None:
-        """Call a function now, or at the end of this host's pause; see :class:`net.Host`."""
+        """Call a function now, or at the end of this host's pause; see :class:`net.Host`.
+
+        Drop the call if ``life`` is the number of an earlier start of this host.
+        """
         if life != self.life:
             return
         wait = self.paused_until - self.world.clock.now
@@ -326,9 +329,9 @@ class Broker(Actor):
     def change_behind_a_late_link(self, wait: float) -> bool:
         """Register with one member over a delayed link, then change topics and register with all members.
 
-        So the other members know the change before the delayed registration arrives. In half of the cases,
-        the delayed link is closed, and the member gets the change over a new link. Return False if the broker
-        is not running or has no link.
+        The delay is ``wait`` seconds. So the other members know the change before the delayed registration
+        arrives. In half of the cases, the delayed link is closed, and the member gets the change over a new
+        link. Return False if the broker is not running or has no link.
         """
         clock, rng = self.world.clock, self.world.clock.rng
         linked = [known for known in self.callers.values() if not known.end.closed]
@@ -418,7 +421,7 @@ class Admin(Actor):
             self.touch(broker)
 
     def touch(self, broker: Broker) -> None:
-        """Delete a broker's topic, put it with another number of queues, or change the write permission."""
+        """Delete a broker's topic, change its number of queues, or change the broker's write permission."""
         rng = self.world.clock.rng
         if rng.random() < 0.2:
             self._say(_permission(rng.choice(PERMISSIONS), broker.broker_name))
@@ -457,8 +460,8 @@ def _put_topic(topic: str, broker_name: str, queues: int) -> Request:
 class Client(Actor):
     """A client that reads and writes a few KV values and a few topics, through any nameserver.
 
-    It records the answers for the check of the history. The value of a topic is the number of its queues at
-    each broker name.
+    It records its calls and their answers, which the run checks at its end. The value of a topic is the
+    number of its queues at each broker name.
     """
 
     KEYS = ("x", "y", "z")
@@ -562,9 +565,9 @@ class Client(Actor):
             then()
 
     def write(self, member: Member, key: str, value: str | None, then: Callable[[], None]) -> None:
-        """Write a value, or delete it if ``value`` is None.
+        """Write a value, or delete it if ``value`` is None. Call ``then`` afterwards.
 
-        Sometimes repeat a call whose outcome is unknown.
+        Sometimes repeat a write whose outcome is unknown.
         """
         request = self._request(RequestCode.DELETE_KV_CONFIG, key)
         if value is not None:
@@ -709,9 +712,12 @@ class Register:
 
 
 class Registrant(Client):
-    """A client that writes registers at the same time as other writers, each time with another value."""
+    """A client that writes registers (see :class:`Register`) while other clients write them, too.
 
-    INSISTS = 0.0  # send no value twice
+    It sends each value only once.
+    """
+
+    INSISTS = 0.0  # probability of a repetition after an unknown outcome: never send a value twice
     PERIOD_S = 0.6
 
     def _again(self) -> None:

@@ -299,8 +299,8 @@ class Loop(base_events.BaseEventLoop):
     def _set_alarm(self) -> None:
         """Set the wake-up for the first timer, unless an earlier wake-up is set already.
 
-        Code usually replaces a timer by a later timer before it is due. This does not change the wake-up,
-        because each change would cost an event.
+        Code usually replaces a timer by a later timer before the earlier timer is due. The wake-up then stays
+        unchanged, because each change would cost an event.
         """
         timers = self._timers
         while timers and timers[0][2]._cancelled:

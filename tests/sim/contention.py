@@ -31,8 +31,8 @@ LINKS_WITHIN_S = 0.2
 class Contention:
     """A fault: for some seconds, two clients write the same registers through different members.
 
-    Sometimes, one of these members loses its link to the leader while the leader can commit nothing. Then the
-    two members get a new link.
+    A register is a broker with one topic; see :class:`Register`. Sometimes, one of these members loses its
+    link to the leader while the leader can commit nothing. Then this member and the leader get a new link.
     """
 
     def __init__(self, world: World) -> None:
@@ -78,7 +78,7 @@ class Contention:
             writer.act(member, lambda: self._idle.add(writer))
 
     def _say_goodbye(self, register: Register, member: Member) -> None:
-        """Unregister another broker name at this address.
+        """Unregister a broker name that does not exist, with the register's address.
 
         The command goes through the raft log but has no effect.
         """
@@ -112,7 +112,11 @@ class Contention:
             clock.at(0.001, self._look_for_link, proposer, leader, former, until)
 
     def _heal_slowly(self, links: list[End]) -> None:
-        """Let the other members' answers reach the leader again, but delay the proposer's next messages."""
+        """Let the other members' answers reach the leader again; then let both clients write.
+
+        Args:
+            links: The proposer's ends of its new link to the leader. Their next messages are delayed.
+        """
         clock = self._world.clock
         for end in links:
             end.hold_until(clock.now + clock.rng.uniform(0.005, 0.04))

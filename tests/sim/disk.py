@@ -229,8 +229,12 @@ class Disk:
     def call(self, what: str, user: User) -> bool:
         """Count a call of the process. If an error is planned for this call, raise it.
 
+        Args:
+            what: Name of the call, for the text of a violation.
+
         Returns:
-            True if the process ends in this call; the caller must then raise :meth:`crash`.
+            True if the process ends in this call; the caller must then raise the exception that :meth:`crash`
+            returns.
         """
         if user.life != self.life:
             raise Crashed

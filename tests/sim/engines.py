@@ -119,7 +119,10 @@ class SimMember:
     # ---- methods of the interface Host
 
     def deliver(self, life: int, call: Callable[..., object], *arguments: Any) -> None:
-        """Call a function now or at the end of the member's pause, unless the member restarts before."""
+        """Call a function now, or at the end of the member's pause.
+
+        Drop the call if ``life`` is the number of an earlier start of the member.
+        """
         if life != self.life or not self.up:
             return
         wait = self.paused_until - self.world.now
@@ -239,7 +242,10 @@ class SimMember:
                 world.at(world.rng.uniform(0.001, 0.02), self.dial, self.life, other)
 
     def _perform_after_each_call(self, engine: Engine) -> None:
-        """Replace the engine's methods, so that its effects are carried out even after a call by a test."""
+        """Wrap the engine's methods, so that each call also carries out the effects that it requests.
+
+        Otherwise, the effects of a call by a test would not be carried out.
+        """
         depth = 0
 
         def performing(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -463,8 +469,8 @@ class World:
         self.drop_filter: Callable[[str, str, messages.Message], bool] | None = None
         self.log: list[tuple[str, str, messages.Message]] = []
         self.logging = False
-        # The checks compare each event with the first payload that was applied at an index, and with the
-        # first leader of a term.
+        # The payload that was first applied at each index, and the first leader of each term. The checks fail
+        # if a later event shows another payload or another leader.
         self.first: dict[int, bytes] = {}
         self.leaders: dict[int, str] = {}
         self._payload = itertools.count(1)

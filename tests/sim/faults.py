@@ -127,7 +127,10 @@ class Faults:
             self.note(f"{what} {note} for {lasts:.2f} s")
 
     def cause(self, what: str, lasts: float) -> str:
-        """Cause one fault; return its targets, or an empty text if the fault is not possible now."""
+        """Cause the fault ``what`` for ``lasts`` seconds.
+
+        Return the targets of the fault, or an empty text if the fault is not possible now.
+        """
         world, rng = self._faulty, self._faulty.clock.rng
         up = [member for member in world.victims if member.up]
         leader = world.leader()

@@ -90,7 +90,10 @@ class Watched(Replicated):
         return self._member.in_contact()
 
     def in_contact_now(self) -> bool:
-        """Return ``in_contact``, for calls of the simulator from outside the member's process."""
+        """Return True if the member had contact with a majority recently enough.
+
+        Unlike ``in_contact``, this method may be called from outside the member's process.
+        """
         return self.host.look(lambda mode: mode.in_contact)
 
     @property
@@ -233,7 +236,9 @@ class Server:
         """Reads that wait for a barrier, by the barrier's number."""
         self._needed: dict[int, int] = {}
         """For each barrier, the greatest index that was acknowledged before the latest read joined it."""
-        self._told = self._passed  # in all calls, ``Reader`` must get the same object
+        # ``Reader`` compares callbacks by identity, and each ``self._passed`` would be a new object. So all
+        # calls pass this object.
+        self._told = self._passed
 
     def look_for_the_forgotten(self) -> None:
         """Check that each request is answered in time, even if no event wakes its task any more."""
@@ -375,7 +380,7 @@ class Server:
 class MemberLoop(NetLoop):
     """A nameserver's event loop.
 
-    While the loop runs, :func:`seams.machine` returns the machine of this nameserver.
+    While the loop runs, :func:`seams.machine` returns the simulated machine on which this nameserver runs.
     """
 
     machine: Machine
@@ -544,7 +549,7 @@ class Member:
     def _wipe(self) -> None:
         self.disk.empty()
         self.promised_term = 0
-        self.disk.full = False  # the checks do not expect that a first start fails
+        self.disk.full = False  # on a full disk, the next start would fail, and the checks would report this
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def crashed(self, *, power: bool) -> None:

@@ -4,8 +4,9 @@ As with TCP, bytes arrive in the order in which they were sent, and are lost onl
 
 The direction from one host to another can be blocked. Bytes that are sent in a blocked direction wait. They
 arrive when the direction is unblocked, unless the connection has ended. If a process is killed, the other
-side of each connection gets the bytes that were already sent, and then the end of the connection. If a host
-loses power, the other sides notice this when the host is up again, or when a time limit expires.
+side of each connection first gets the bytes that were already sent. Then it notices the end of the
+connection. If a host loses power, the other sides notice this when the host is up again, or when a time limit
+expires.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ class Host(Protocol):
     life: int
 
     def deliver(self, life: int, call: Callable[..., object], *arguments: Any) -> None:
-        """Call a function when the process runs next. Drop the call if the process has restarted."""
+        """Call a function when the process runs next.
+
+        Drop the call if ``life`` is the number of an earlier start of the process.
+        """
 
 
 class _Lost:

@@ -169,9 +169,9 @@ class Operator:
         if self._change is not change:
             return
         if change.newcomer is not None and change.newcomer.removed:
-            # The leader failed before it committed the addition. The next leader took the new member for a
-            # removed member that did not know of its removal, and sent it the message "you were removed".
-            # After this message, a member starts only with an empty disk.
+            # The leader failed before it committed the addition. So the next leader took the new member for a
+            # removed member, and sent it the message "you were removed". After this message, a member starts
+            # only with an empty disk.
             world.truth.count["newcomers begun anew"] += 1
             change.newcomer.begin_anew()
         leader = world.leader()
@@ -236,7 +236,7 @@ class Operator:
         """
         world, rng = self._world, self._world.clock.rng
         if member.up and member.ready and member.running.waits_to_be_added:
-            self._take_away(member)  # with an empty disk, it never learns of its removal
+            self._take_away(member)  # its disk is empty, so it never learns of its removal and never stops
         elif member.up:
             if world.calm_for() > STOPS_S:
                 world.truth.fail(
@@ -252,7 +252,8 @@ class Operator:
             member.start()
             world.clock.at(LOOKS_S, self._take_away, member)
         else:
-            # The member does not know of its removal yet, so it starts again. It must not disturb the group.
+            # The member does not know of its removal yet, so it starts again. This must not disturb the
+            # group.
             member.start()
             world.disturbed()
             world.clock.at(LOOKS_S, self._look_at_removed, member)

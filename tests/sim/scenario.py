@@ -49,7 +49,7 @@ DURABILITIES = ("journal", "journal", "fsync", "memory")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The result of one seed."""
+    """The result of a run with one seed."""
 
     seed: int
     settings: str
@@ -186,8 +186,8 @@ class Scenario(Faults):
 
         The member's report about these registrations is lost with the link. So the leader does not know that
         the brokers are connected with this member. As soon as there is a new link, this scenario closes the
-        brokers' connections with all other members. The new link is slow, so the leader may learn this before
-        it gets the member's next report. The leader must not evict the brokers.
+        brokers' connections with all other members. The new link is slow. So the leader may learn of the
+        closed connections before it gets the member's next report. The leader must not evict the brokers.
         """
         world, rng = self._world, self._world.clock.rng
         leader, brokers = world.leader(), self.some(b for b in world.brokers if b.alive)
@@ -209,7 +209,8 @@ class Scenario(Faults):
                 broker.register_at(member)
         number = leader.running.member.link_number(member.name)
         world.net.reset_between(member, leader)
-        # If the member is cut off for long, it asks for votes, and knows no leader when the link is back.
+        # Block the link for a random time. After a long time, the member has asked for votes, and knows no
+        # leader when the link is back.
         self.block({(member.name, leader.name), (leader.name, member.name)}, rng.uniform(0.0, 0.4))
         way = member.name, leader.name
         world.net.slow_ways[way] = 0.5

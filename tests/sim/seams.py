@@ -117,9 +117,9 @@ class _WallClock:
 
 
 def _save_if_other(path: Path, content: bytes) -> None:
-    """Replace a file's content only in memory, because the nameserver does this at each change of a KV key.
+    """Replace a file's content in memory only. When the process ends, the last content goes to the disk.
 
-    When the process ends, the last content is written to the real disk.
+    The nameserver calls this at each change of a KV key, so a simulated write each time would be slow.
     """
     here = machine()
     if here.saved.get(path) != content:
@@ -236,7 +236,7 @@ _SEAMS: tuple[tuple[Any, str, Any], ...] = (
     (routekeeper.nameserver.raft.storage.journal, "ZEROS", 4_000),
     (routekeeper.nameserver.raft.node.images, "BLOCK_BYTES", 4_000),
     # Small values make rare cases frequent. For example, members need snapshots because the log has no older
-    # entries, snapshots and batches are sent in pieces, and an entry is applied in several turns.
+    # entries. Snapshots and batches are sent in pieces, and an entry is applied in several turns.
     (routekeeper.nameserver.raft.consensus.images, "TAIL_BYTES", 2_000),
     (routekeeper.nameserver.raft.consensus.leading, "PART_BYTES", 1_500),
     (routekeeper.nameserver.raft.consensus.leading, "BATCH_BYTES", 1_000),

@@ -2,8 +2,8 @@
 
 The classes SyncObj, FileJournal and Serializer are the library's. Clock, randomness, links and faults are the
 simulator's. To write a dump, the library forks a child process. This child is simulated: some time after the
-fork, the library's code writes the state that the member had at the fork, even if the member has ended in the
-meantime. Commands are short texts that fit into one batch.
+fork, the library's code writes the state that the member had at the fork. It does so even if the member has
+ended in the meantime. Commands are short texts that fit into one batch.
 
 The checks find these wrong steps of members (the numbers are from docs/pysyncobj-defects.md):
 
@@ -576,7 +576,7 @@ class StockWorld:
         ]
         return f" ({', '.join(dict.fromkeys(names))})" if names else ""
 
-    # -- submitters
+    # -- clients that submit commands
 
     def submit(self) -> None:
         """Submit a command to one member."""

@@ -1,7 +1,7 @@
 """Tests of the nameserver's storage code on a simulated disk.
 
-A power cut of the simulated disk (see :mod:`disk`) may lose any part of the data that was not synced, and
-each call of the disk may fail. If the storage code omits one of its syncs, a test must fail.
+A power cut of the simulated disk (see :mod:`disk`) may lose any part of the data that was not synced. Each
+call of the disk may fail. If the storage code omits one of its syncs, a test must fail.
 """
 
 from __future__ import annotations
@@ -379,7 +379,11 @@ def test_what_is_promised_survives_every_cut_of_power(promise: Promise) -> None:
     ("what", "name", "promise"), OMITTED, ids=[f"{what} of {name}, {p.__name__}" for what, name, p in OMITTED]
 )
 def test_a_sync_that_is_left_out_is_missed(what: str, name: str, promise: Promise) -> None:
-    """Check that the missing sync is found: after a power cut, data is lost or the member does not start."""
+    """Check that the function ``promise`` fails if the storage code omits one sync.
+
+    The omitted sync has the kind ``what`` and concerns the file or folder ``name``. In one of several tries,
+    a power cut must then lose data or prevent the next start.
+    """
     for seed in range(TRIES):
         try:
             promise(Machine(seed, (what, name)))()

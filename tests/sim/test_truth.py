@@ -123,7 +123,7 @@ def test_members_are_in_contact_as_long_as_their_contact_is_young(monkeypatch: p
 def test_a_barrier_that_reads_join_again_behind_another_is_told_twice(world: World) -> None:
     """A callback that joins the same barrier twice, with another callback between, is called twice.
 
-    The simulated server must accept this, although its first call answers all of its reads.
+    The simulated server must accept the second call, although the first call has answered all reads.
     """
     member = world.leader()
     assert member is not None

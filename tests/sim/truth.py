@@ -129,7 +129,8 @@ class Truth:
             what = call.key, call.value
             if call.outcome is Outcome.OK and call.operation is Operation.WRITE and what in self._void:
                 if what in self._put:
-                    # The client sent this put twice, and one of the two requests changed nothing.
+                    # The client sent this put twice, and one of the two requests changed nothing. This call
+                    # may be either of the two requests.
                     call = replace_call(call, outcome=Outcome.UNKNOWN)
                 else:
                     # The put changed nothing, because the broker name did not exist. Check the put as a read
@@ -159,7 +160,10 @@ class Truth:
         member.looked_at_index = index
 
     def before(self, command: Command, view: RouteView) -> Record | None:
-        """Return the broker's record before a command is applied for the first time on any member."""
+        """Return the broker's record before a registration is applied for the first time on any member.
+
+        Return None if there is no record, or if the command is no registration.
+        """
         return view.record(command.broker) if isinstance(command, REGISTRATIONS) else None
 
     def after(
@@ -199,7 +203,8 @@ class Truth:
                     self._check_version(command, before, index)
                 if before is None or before.data_version != command.data_version:
                     self._check_topics(command, view, index, perms=(6,))
-                elif not before.complete:  # with an equal version, permissions of operators stay
+                elif not before.complete:
+                    # The version is equal, so a permission that an operator has set (6 or 4) stays.
                     self._check_topics(command, view, index, perms=(6, 4))
 
     def _check_version(self, command: RegisterBroker | Update, before: Record, index: int) -> None:
@@ -269,8 +274,8 @@ class Truth:
             mark = (proposal.boot_id, proposal.sequence)
             if isinstance(verdict, Applied):
                 self.count[type(command).__name__] += 1
-                # Only a ``Touch`` may be applied twice, because it only renews a lease. It is the exception
-                # to rule 1 of docs/raft-rules.md.
+                # Only a ``Touch`` may be applied twice, because it only renews a lease. Rule 1 of
+                # docs/raft-rules.md has this exception.
                 if self._marks.setdefault(mark, index) != index and not isinstance(command, Touch):
                     self.fail(
                         Oracle.REVISIONS,
@@ -336,6 +341,9 @@ class Truth:
         """Check that a member in contact has applied all changes that were acknowledged long enough ago.
 
         Rule 8 of docs/raft-rules.md allows that changes of the last election timeout are missing.
+
+        Args:
+            what: The kind of read or answer that is checked, for the text of a violation.
         """
         self.count["promises"] += 1
         since = self.world.clock.now - member.member.contact_limit
@@ -424,7 +432,11 @@ class Truth:
         self._closings.add((broker, revision))
 
     def judged(self, leader: Watched, eviction: Evict, mark: tuple[int, int]) -> None:
-        """Check an eviction when a leader proposes it."""
+        """Check an eviction when a leader proposes it.
+
+        Args:
+            mark: The proposal's boot id and sequence number.
+        """
         self._judged[mark] = leader.member.term
         self.count[f"evicted {eviction.reason}"] += 1
         broker, now = eviction.broker, self.world.clock.now
@@ -534,7 +546,7 @@ class Truth:
         return max(pauses, default=0.0)
 
     def _note_judging(self, term: int, passed: float) -> None:
-        """Add to the time for which the leader of this term could evict brokers.
+        """Add ``passed`` seconds to the time for which the leader of this term could evict brokers.
 
         If the previous leader could evict only for a moment, it may not have passed all reports on. Then the
         current leader may lack last-seen times, and may list each dead broker for a whole lease again.

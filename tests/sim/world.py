@@ -167,7 +167,7 @@ class World:
     # -- state of the world
 
     def leader(self) -> Member | None:
-        """Return the leader with the highest term, among the leaders that can commit."""
+        """Return the leader with the highest term among the leaders that can commit, or None."""
         leading = [m for m in self.members if m.ready and m.running.member.leads]
         return max(leading, key=lambda m: m.running.member.term, default=None)
 
@@ -183,7 +183,7 @@ class World:
         return None
 
     def nobody_remembers_since(self, at: float) -> bool:
-        """Return True if all running members started after time ``at``."""
+        """Return True if all running members started after time ``at``, so none remembers earlier events."""
         return self.memory_from > at
 
     def disturbed(self) -> None:
@@ -249,7 +249,8 @@ class World:
     def expect_soon_gone_after(self, broker: Broker, end: Callable[[], None]) -> None:
         """Call ``end``, which ends a broker and its connections; check that the broker is evicted soon.
 
-        The check follows a second later. It is made only if all members and links have worked all the time.
+        The check follows a second later. It is omitted if a member or a link does not work before or during
+        this second.
         """
         now, leader = self.clock.now, self.leader()
         watched = (

@@ -3,9 +3,8 @@
 The command ``python -m tests.tidy.article`` fills two templates with the figures of the published run.
 
 A template has placeholders of the form ``{{series:scenario/case measure design}}``. "-" stands for no case.
-The default series is "equal" (equal timers). The article has the median of the rounds, with its unit, in
-place
-of a placeholder. Two series are special:
+The default series is "equal" (equal timers). In place of a placeholder, the article has the median of the
+rounds with its unit. Two series are special:
 
 - "own": the time that the run's page gives for RocketMQ's own timers.
 - "scale": the scenario is the name of a point of ``mqbench scale``. In the name, a hyphen replaces each
@@ -46,9 +45,9 @@ def published() -> tuple[dict[Place, list[tuple[float, float]]], dict[Place, tup
     """Return the published figures.
 
     Returns:
-        Two mappings by :data:`Place`. The first has a tuple for each round: the value, and the longest time
-        that the run may have recorded as 0. The second has the recovery times with RocketMQ's own timers
-        (series "own"), each as (least, most).
+        Two mappings by :data:`Place`. The first has for each round the value, and the value's floor in
+        seconds. The run may have recorded a time below the floor as 0. The second mapping has the recovery
+        times with RocketMQ's own timers (series "own"), each as (least, most).
     """
     rounds: dict[Place, list[tuple[float, float]]] = defaultdict(list)
     with (PUBLISHED / "values.csv").open(newline="") as file:
@@ -96,7 +95,10 @@ def figure_of(rounds: Sequence[tuple[float, float]], measure: str, *, chinese: b
     """Return the median of the values with its unit.
 
     Args:
-        rounds: A tuple for each round: the value, and the longest time that the run may have recorded as 0.
+        rounds: The value of each round, and its floor in seconds. The run may have recorded a time below the
+            floor as 0.
+        measure: Name of the measure. Its ending decides the unit.
+        chinese: True to write words in Chinese, False to write them in English.
     """
     unit = next((unit for end, unit in _UNITS.items() if measure.endswith(end)), "")
     value, floor = median(value for value, _ in rounds), max(floor for _, floor in rounds)

@@ -20,7 +20,7 @@ _ROLE = re.compile(r":(?:class|meth|attr|func|data|mod):`[.~]*([^`]+)`")
 
 
 def reference() -> str:
-    """Return the text of the page."""
+    """Return the text of docs/client-reference.md."""
     names = {name: getattr(public, name) for name in public.__all__}
     exceptions = {name: value for name, value in names.items() if _is(value, BaseException)}
     settings = {name: value for name, value in names.items() if name.endswith("Config")}

@@ -218,7 +218,7 @@ def _do_a_little_of_everything(broker: str) -> None:
 
 
 def tables(found: Mapping[str, str]) -> dict[str, list[Family]]:
-    """Return the metrics by the section of the page in which they are listed."""
+    """Return the metrics by the section of docs/metrics.md in which they are listed."""
     known = {server: families_of(text) for server, text in found.items()}
     process = {name for name in known["both"] if name.startswith("process_")}
     parts = {
@@ -234,7 +234,7 @@ def tables(found: Mapping[str, str]) -> dict[str, list[Family]]:
 
 
 def page(found: Mapping[str, str]) -> str:
-    """Return the text of the page."""
+    """Return the text of docs/metrics.md. ``found`` has the text of ``/metrics`` of each server."""
     parts = [_HEAD]
     for part, families in tables(found).items():
         rows = [f"| `{each.name}` | {each.kind} | {_labels(each)} | {each.help} |" for each in families]

@@ -61,7 +61,7 @@ is not explained below the table means what it means in RocketMQ.
 
 
 def page() -> str:
-    """Return the text of the page."""
+    """Return the text of docs/configuration.md."""
     ours = OWN_SETTINGS.partition("\n")[2].rstrip("\n")
     inert = ", ".join(f"`{key}`" for key in INERT)
     return "".join(

@@ -11,7 +11,7 @@ from routekeeper.bench.costs.advice import RESTART_S
 from routekeeper.bench.costs.units import DESIGNS, Design
 from tests.tidy import article
 
-#: Placeholders of the figures that the README quotes in its short answer.
+#: Placeholders of the figures in the README's short answer to "Why not ZooKeeper?".
 README_FIGURES = (
     *(
         f"{{{{{series}:nameserver-restarts/one-empty newcomer_right_s {design}}}}}"

@@ -1,4 +1,4 @@
-"""Tests that the Kubernetes manifests follow the published schemas, and that the broker's parts agree."""
+"""Tests of the Kubernetes manifests: published schemas, and agreement with the broker."""
 
 from __future__ import annotations
 

@@ -57,7 +57,10 @@ def test_page_has_every_metric_that_the_other_pages_name() -> None:
 
 
 def queries() -> Iterator[tuple[str, str, str]]:
-    """Yield the queries of dashboards and alert rules, each with its place and the texts about its result."""
+    """Yield place, query and texts of each dashboard query and of each alert rule.
+
+    The texts are the legend or the annotations, which may name labels of the query's result.
+    """
     for path in sorted(GRAFANA.glob("*.json")):
         for panel in json.loads(path.read_text())["panels"]:
             for target in panel["targets"]:
@@ -99,7 +102,7 @@ def test_each_query_names_metrics_and_labels_that_are_served(known: dict[str, Fa
 
 
 def test_names_that_nobody_serves_are_noticed() -> None:
-    """The patterns of this module find each metric and each label in a query."""
+    """The patterns find each metric and each label in a query, so that this module checks all of them."""
     query = 'sum by (instance, le) (rate(mqbroker_x_bucket{state=~"a|b", job="j"}[5m])) > on (peer) process_y'
     assert set(SERIES.findall(re.sub(r"\{[^}]*\}", "", query))) == {"mqbroker_x_bucket", "process_y"}
     assert LABELLED.findall(query) == [("mqbroker_x_bucket", 'state=~"a|b", job="j"')]

@@ -1,6 +1,6 @@
-"""The kernel's counts of bytes for the TCP connections of processes.
+"""Parser of the kernel's counts of bytes for the TCP connections of processes.
 
-This module does no I/O and reads no clock.
+This module does no I/O and reads no clock: its callers read the counts.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ LARGE: Final[tuple[Row, ...]] = ("register", "rest", "restart", "restart-spread"
 
 
 def rows_not_for(design: str) -> tuple[Row, ...]:
-    """Return the measurements to omit for a design, because ZooKeeper has no such requests."""
+    """Return the measurements that a design cannot make, because ZooKeeper lacks some of the requests."""
     return ("crowd", "misses", "stranger") if design == "zookeeper" else ()
 
 

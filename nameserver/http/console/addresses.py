@@ -126,7 +126,10 @@ class NamedByBrokers:
         self._known[broker] = _Settings(now, named, is_loopback(host))
 
     def chosen(self) -> tuple[Named, ...]:
-        """Return at most :data:`NAMED_MAX` nameservers to ask; brokers on the most hosts name them."""
+        """Return the nameservers to ask, at most :data:`NAMED_MAX`.
+
+        If there are more, choose the nameservers that are named by brokers on the largest number of hosts.
+        """
         hosts: dict[str, set[str]] = {}
         brokers: dict[str, int] = {}
         near: set[str] = set()

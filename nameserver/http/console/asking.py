@@ -180,7 +180,11 @@ class Peers:
 
     @property
     def asked(self) -> str:
-        """The source of the other nameservers' addresses: members, listed, brokers or off."""
+        """The source of the other nameservers' addresses.
+
+        It is ``members`` (the raft group), ``listed`` (this nameserver's settings), ``brokers`` (the settings
+        of the brokers) or ``off`` (the console asks no nameserver).
+        """
         said = self._settings.current.console_peers
         if said == "off":
             return "off"
@@ -381,8 +385,9 @@ class Peers:
     def _failed(self, peer: _Peer, state: str, reason: str, now: float) -> None:
         """Record that a peer gave no answer. The console stops showing its earlier answers."""
         peer.told = replace(peer.told, state=state, reason=reason, own=None, listing=None, at=None)
-        # Trust addresses from this nameserver's settings or from its raft group: ask them in every round.
-        # Addresses that brokers name get growing pauses after failures.
+        # Any client can register a broker that names wrong addresses, so these addresses get growing pauses
+        # after failures. Peers with ``http`` come from this nameserver's settings or raft group, so they are
+        # asked in every round.
         if not peer.http:
             self._pace.failed(peer.addr, now)
 

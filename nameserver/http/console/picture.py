@@ -46,7 +46,8 @@ _FIELDS: Final[Mapping[str, str]] = {
     "ha_server_addr": "HA address",
     "lease_ms": "lease",
 }
-#: Compared fields that the answer to request 106 contains too.
+#: The only compared fields that an answer to request 106 has. The console sends this request to nameservers
+#: that it cannot ask over HTTP.
 _LISTED_FIELDS: Final = ("broker_name", "broker_id")
 _STEP: Final = 100
 
@@ -86,7 +87,13 @@ def listing_of(info: ClusterInfo) -> dict[BrokerKey, tuple[str, int]]:
 
 
 def making_picture(told: Sequence[Told], *, asked: str, note: str, happened: int) -> Steps[Picture]:
-    """Compare the answers of nameservers, in steps. The first answer must be this nameserver's own."""
+    """Compare the answers of nameservers, in steps. The first answer must be this nameserver's own.
+
+    Args:
+        asked: Source of the other nameservers' addresses (see :attr:`.asking.Peers.asked`).
+        note: Reason why the console asks no nameserver; empty if it asks some.
+        happened: Number that grows with every event that this nameserver knows.
+    """
     here = told[0].own
     assert here is not None, "this nameserver knows itself"
     keys: dict[BrokerKey, None] = {}
@@ -263,7 +270,7 @@ def pulse_of(told: Sequence[Told], picture: Picture, *, now: float) -> Pulse:
 
 
 def topic_everywhere(topic: str, found: Sequence[tuple[Told, OwnTopic | None]]) -> TopicEverywhere:
-    """Compare a topic's routes at all nameservers. The first route must be this nameserver's own."""
+    """Compare a topic's routes at all nameservers with this nameserver's own route, which must come first."""
     here = _route(found[0][1])
     at = tuple(
         TopicAt(

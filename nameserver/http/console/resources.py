@@ -192,12 +192,12 @@ class Console:
         yield from (each for each in told if not each.raft or each.raft not in members)
 
     async def _look(self) -> None:
-        """Compare all nameservers after a round, and store the comparison's tag.
+        """Compare all nameservers after a round of requests to them, and store the comparison's tag.
 
         The tag changes if the comparison has changed.
         """
         try:
             picture, _ = await self._lane.run(self._making(), is_wanted=lambda: True)
         except Problem:
-            return  # Too many tasks wait in the lane. The next round will compare the nameservers.
+            return  # Too many tasks wait already. The next round of requests repeats the comparison.
         self.tag = picture.tag

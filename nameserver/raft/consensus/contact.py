@@ -35,9 +35,9 @@ from typing import Final
 
 from .members import majority
 
-#: A leader's message states the age of its contact and its commit index. A follower keeps at most this number
-#: of statements until it has applied their commit index. If it applies entries too slowly, it drops the
-#: oldest statements.
+#: A leader's message states how long ago the leader last heard from a majority, and its commit index. A
+#: follower keeps at most this number of statements until it has applied their commit index. If it applies
+#: entries too slowly, it drops the oldest statements.
 _PENDING_MAX: Final = 64
 #: A stored positive answer ends this number of seconds early, so that rounding never makes it last too long.
 _ROUNDING_S: Final = 1e-6
@@ -109,7 +109,13 @@ class QuorumContact:
         return self._heard.get(peer)
 
     def accepted_by(self, peer: str, *, clock: float, echo: float | None, voter: bool) -> None:
-        """Record an answer from a member that accepted this member as the leader of the present term."""
+        """Record an answer from a member that accepted this member as the leader of the present term.
+
+        Args:
+            clock: The answering member's clock value, which is sent back to it later.
+            echo: The clock value of this member that the answer sends back, if any.
+            voter: True if the answering member counts in a majority. Otherwise ``echo`` is ignored.
+        """
         self._heard[peer] = max(clock, self._heard.get(peer, -math.inf))
         if voter and echo is not None:
             self._echoed[peer] = max(echo, self._echoed.get(peer, -math.inf))
@@ -135,7 +141,11 @@ class QuorumContact:
         self.pending.append((commit, date))
 
     def applied(self, index: int) -> None:
-        """Raise ``date`` to the leader's statements that hold once this member has applied ``index``."""
+        """Record that this member has applied ``index``, and raise ``date`` accordingly.
+
+        The leader's statements with a commit index up to ``index`` are valid now. ``date`` becomes the newest
+        of their dates, if it is older.
+        """
         while self.pending and self.pending[0][0] <= index:
             self.date = max(self.date, self.pending.popleft()[1])
 

@@ -41,8 +41,8 @@ class WriteJournal(Effect, frozen=True):
 class StoreVote(Effect, frozen=True):
     """Make term and vote durable before any later message leaves this member.
 
-    Until term and vote are durable, the caller must not call :meth:`.engine.Engine.durable` either. All other
-    work continues.
+    Until term and vote are durable, the caller must not call :meth:`.engine.Engine.durable` either. Otherwise
+    an only voter would commit entries before its vote is stored. All other work continues.
     """
 
     term: int
@@ -50,9 +50,9 @@ class StoreVote(Effect, frozen=True):
 
 
 class StoreStanding(Effect, frozen=True):
-    """Make the member state durable before any later message leaves this member.
+    """Make the member state (for example, voter or learner) durable before any later message leaves.
 
-    An earlier :class:`StoreVote` must be durable first.
+    An earlier :class:`StoreVote` must be durable first, because the member state may depend on the vote.
     """
 
     standing: MemberState
@@ -75,8 +75,9 @@ class Committed(msgspec.Struct, frozen=True):
 class Apply(Effect, frozen=True):
     """Apply ``entries`` to the state machine, in order.
 
-    The caller may stop early if the event loop has other work. It then calls :meth:`.engine.Engine.applied`
-    or ``apply_failed`` at once. This effect is always the last in the queue.
+    The caller may stop before the last entry if the event loop has other work. When it stops, it reports the
+    number of applied entries at once: it calls :meth:`.engine.Engine.applied`, or ``apply_failed`` if an
+    entry failed. This effect is always the last in the queue.
     """
 
     entries: list[Committed]
@@ -156,7 +157,10 @@ class EffectQueue:
         self.stopped = False
 
     def take(self) -> list[Effect]:
-        """Return the effects since the last call, in order. The caller must perform them now."""
+        """Return the effects since the last call, in order, and empty the queue.
+
+        The caller must perform the effects now.
+        """
         wanted, self.wanted = self.wanted, []
         return wanted
 

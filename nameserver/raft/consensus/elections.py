@@ -25,7 +25,10 @@ ASKING_SAID_EVERY_S: Final = 5.0
 
 
 class Elections(EnginePart):
-    """The part of the engine for elections: pre-votes, votes, and received votes for the library (PySyncObj).
+    """The part of the engine for elections.
+
+    It handles pre-votes itself. It checks received votes, and requests for this member's vote, before it
+    passes them to the library (PySyncObj).
 
     Attributes:
         elected_if_standing: True if a majority promised its votes. This member then stands for election in
@@ -45,10 +48,8 @@ class Elections(EnginePart):
     def ask_before_standing(self, now: float) -> None:
         """Ask for pre-votes, and allow an election only if a majority promises its votes.
 
-        This repairs PySyncObj's defect D4.
-
         Members that receive the leader's messages refuse a pre-vote. Therefore a member that was cut off or
-        paused cannot replace a working leader, and does not raise the term.
+        paused cannot replace a working leader, and does not raise the term (repairs PySyncObj defect D4).
 
         After a pause, an event loop may run a due timer before it reads the messages in its sockets.
         Therefore this member reads the sockets once more after the election deadline, before it asks for
@@ -114,7 +115,7 @@ class Elections(EnginePart):
     def on_vote_reply(self, peer: str, m: VoteReply) -> None:
         """Count at most one vote of each voter, even if the voter's message arrives twice.
 
-        This repairs PySyncObj's defect D5.
+        PySyncObj counts messages instead of voters (its defect D5).
         """
         voters = self.shared.configuration.voters
         if m.term == self._library.term and peer not in self._votes and peer in voters:

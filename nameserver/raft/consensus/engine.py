@@ -147,7 +147,7 @@ class Engine(EnginePart):
         return self._contact.younger(now, limit)
 
     def in_contact_behind_entry(self) -> bool:
-        """Return True if the contact will be younger than the limit when the next entry is applied."""
+        """Return True if this member will be in contact as soon as the next entry is applied."""
         now = self._clock()
         self._date_leader(now)
         date = self._contact.date_behind(self._library.applied_index + 1)
@@ -342,8 +342,8 @@ class Engine(EnginePart):
         member's configuration need not name the peer, because the leader may have been added while this
         member was away. In a majority, only members that the configuration names count.
 
-        If the sender leads or stands for election in an older term, this member only answers with
-        :class:`Stale` (repairs PySyncObj defect D6).
+        If the sender leads or stands for election in an older term, this member only answers with the newer
+        term (:class:`Stale`). This repairs PySyncObj defect D6.
         """
         if peer not in self._effects.greeted:
             return
@@ -410,7 +410,11 @@ class Engine(EnginePart):
     # ---- the journal
 
     def _flush(self, *, commit_too: bool = False) -> None:
-        """Write the log's changes to the journal. Without a journal, they count as durable at once."""
+        """Write the log's changes to the journal. Without a journal, they count as durable at once.
+
+        Args:
+            commit_too: True to write even if only the commit index has changed.
+        """
         if self._log.vote_dirty:  # This test is faster than the call, and the flag is rarely set.
             self._effects.store_vote()
         if not (self._log.ops or commit_too):
@@ -453,7 +457,7 @@ class Engine(EnginePart):
         """Return the age in seconds of the oldest unfinished write, without the pauses of this member."""
         return now - self.shared.watch.lost - self._log.written_since
 
-    # ---- the step
+    # ---- the periodic step
 
     def step(self) -> None:
         """Do everything that is due: elections, heartbeats, replication, commit, apply, writes."""
@@ -644,7 +648,8 @@ class Engine(EnginePart):
     def term_begins(self, term: int) -> None:
         """Forget the messages of the former term, and stop leading if this member was the leader.
 
-        This repairs PySyncObj's defects D3 and D5.
+        Otherwise answers and votes of the former term could count in the new term (PySyncObj's defects D3 and
+        D5).
         """
         # Stop leading now. The library (PySyncObj) would stop only after the term has changed.
         if self._library.state == LEADER:

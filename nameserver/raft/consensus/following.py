@@ -60,7 +60,7 @@ class Following(EnginePart):
         """
         library, log = self._library, self._log
         prev, prev_term, entries = m.prev_index, m.prev_term, m.entries
-        # Entries that the snapshot covers are committed, so they equal the leader's entries.
+        # Skip entries that the snapshot covers. They are committed, so they equal the leader's entries.
         if prev < log.base_index:
             entries = entries[log.base_index - prev :]
             prev = log.base_index
@@ -115,7 +115,7 @@ class Following(EnginePart):
     def on_durable(self) -> None:
         """Acknowledge entries to the leader when the journal holds them durably.
 
-        This repairs PySyncObj's defect D7.
+        PySyncObj acknowledges entries earlier, so that a power cut can lose them (its defect D7).
         """
         durable = min(self._matched, self._log.durable_index)
         if durable > self.acknowledged:
@@ -136,7 +136,7 @@ class Following(EnginePart):
         self._acknowledge(min(self._matched, self._log.durable_index))
 
     def say_alive(self, leader: str) -> None:
-        """Echo the leader's clock in an answer without an index, because a snapshot is being installed."""
+        """Echo the leader's clock. Acknowledge no index, because a snapshot will soon replace the log."""
         self._reply(leader, 0, ALIVE, 0)
 
     def _reply(self, leader: str, seq: int, state: int, index: int) -> None:

@@ -82,10 +82,11 @@ class Images(EnginePart):
     def consider(self, now: float) -> None:
         """Begin a snapshot if the journal is large, or if the pause after a failure is over.
 
-        This repairs PySyncObj's defects D28 and D29.
-
         Also begin a snapshot if this member cannot read its newest snapshot. The event loop only copies
         references to the state. A thread encodes and stores the snapshot.
+
+        PySyncObj makes no pause after a failure (its defect D28), and forks a child process for each snapshot
+        (its defect D29).
         """
         if self._making or self.installing or self.shared.restoring or self.shared.within_entry:
             return
@@ -259,6 +260,10 @@ class Images(EnginePart):
         """Replace the state by a received snapshot, which is durable now (repairs PySyncObj defect D16).
 
         If this member has applied entries beyond the snapshot meanwhile, the snapshot is not used.
+
+        Args:
+            configuration: The encoded configuration that is in force at ``index``.
+            install: Function that replaces the state machine's state.
         """
         if not self._begins():
             return
@@ -279,7 +284,7 @@ class Images(EnginePart):
     ) -> bool:
         """Replace log and state by a durable snapshot at ``index``.
 
-        Return False if this fails; the member must then stop.
+        Return False if this fails; the member must then stop. The arguments are as in :meth:`installed`.
         """
         try:
             held = decode_configuration(configuration) if configuration else self._log.configuration
@@ -335,6 +340,10 @@ class Images(EnginePart):
 
         The snapshot is already durable under ``index``. Code that waits for a result of the former state sees
         the new term, and then ignores the result.
+
+        Args:
+            configuration: The encoded configuration that is in force at ``index``.
+            install: Function that replaces the state machine's state.
         """
         if not self._begins():
             return

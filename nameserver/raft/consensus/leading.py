@@ -53,7 +53,7 @@ class Leading(EnginePart):
         self.doing = ""
 
     def image_replaced(self) -> None:
-        """Allow transfers again, because this member has stored a new snapshot."""
+        """Allow transfers of the snapshot to peers again, because this member has stored a new snapshot."""
         self.unreadable_image = 0
         self._no_transfer_before = -math.inf
 
@@ -141,7 +141,7 @@ class Leading(EnginePart):
     def link_changed(self, peer: str) -> None:
         """Begin replication to ``peer`` again, because ``peer`` may have come back with less data.
 
-        This repairs PySyncObj's defect D17.
+        PySyncObj goes on to count the peer for entries that the peer has lost (its defect D17).
         """
         self.notified_removed.discard(peer)
         if peer in self.progress:
@@ -161,7 +161,7 @@ class Leading(EnginePart):
     def quorum_index(self) -> int:
         """Return the last index that a majority, with this leader as a member, holds durably.
 
-        This repairs PySyncObj's defect D7.
+        PySyncObj also counts entries that are not on the disk yet (its defect D7).
         """
         progress = self.progress
         matches = [0 if (p := progress[voter]).learner else p.match for voter in self.shared.other_voters]
@@ -182,14 +182,14 @@ class Leading(EnginePart):
     def _counts(self, peer: str, progress: Progress) -> bool:
         """Return True if ``peer`` counts in a majority, because it is a voter that has not lost its data.
 
-        This repairs PySyncObj's defect D25.
+        PySyncObj also counts a peer that has lost its data (its defect D25).
         """
         return not progress.learner and peer in self.shared.configuration.voters
 
     def trusted(self, peer: str) -> Progress | None:
         """Return the progress of ``peer`` if a link is up and the peer did not lose its data.
 
-        Otherwise return None. This repairs PySyncObj's defect D25.
+        Otherwise return None. PySyncObj also trusts a peer that has lost its data (its defect D25).
         """
         progress = self.progress.get(peer)
         linked = peer in self._effects.greeted
@@ -198,7 +198,7 @@ class Leading(EnginePart):
     def _take_answer(self, peer: str, m: AppendReply | SnapshotReply) -> Progress | None:
         """Return the sender's progress if the answer is from this term, else None.
 
-        This repairs PySyncObj's defect D3.
+        PySyncObj also counts an answer to an earlier leadership of this member (its defect D3).
         """
         progress = self.progress.get(peer)
         if m.term != self._library.term or self._library.state != LEADER or progress is None:
@@ -206,9 +206,10 @@ class Leading(EnginePart):
         progress.learner = m.learner
         counts = self._counts(peer, progress)
         self._contact.accepted_by(peer, clock=m.clock, echo=m.echo, voter=counts)
-        # The library (PySyncObj) steps down when a majority is silent for its setting leaderFallbackTimeout.
-        # A voter's silence begins when this leader sends the last message that the voter answers, not when
-        # the answer arrives (repairs PySyncObj defect D8). A learner's answer never counts.
+        # The library (PySyncObj) steps down when a majority has been silent for longer than
+        # leaderFallbackTimeout (a setting). A voter's silence is counted from the sending of the last message
+        # that the voter answered, not from the answer's arrival (repairs PySyncObj defect D8). A learner's
+        # answer never counts.
         seen = max(self._contact.member_date(peer), self._library.answered.get(peer, -math.inf))
         self._library.answered[peer] = seen if counts else -math.inf
         self.shared.watch.heard()
@@ -262,8 +263,8 @@ class Leading(EnginePart):
     def replicate(self) -> None:
         """Send each peer the entries that it lacks, up to WINDOW_BYTES, or a heartbeat if it is due.
 
-        This method repairs three defects of PySyncObj's method. That method loops with a time limit (D20),
-        sends an entry in pieces (D26), and does not bound the bytes under way to a peer (D34).
+        This method repairs three defects of PySyncObj's method: it loops with a time limit (D20), sends an
+        entry in pieces (D26), and has no bound for the bytes under way to a peer (D34).
         """
         now = self._clock()
         # Send the age of the newest majority contact, even if this leader has not applied the commit index
@@ -319,8 +320,9 @@ class Leading(EnginePart):
             if data is None:
                 p.transfer = None
                 newest = self.shared.held_image.image()
-                # If a newer snapshot replaced the snapshot, begin with the newer snapshot at once. Otherwise
-                # the file cannot be read. Then pause, because each attempt sends the readable part again.
+                # If a newer snapshot has replaced this snapshot, begin with the newer one at once. If this
+                # snapshot is still the newest, its file cannot be read. In this case pause, because each
+                # attempt sends the readable part again.
                 if newest is not None and newest[0] == t.index:
                     shortest, longest = UNREADABLE_PAUSE_S
                     again = self.unreadable_image == t.index

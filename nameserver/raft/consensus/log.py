@@ -22,7 +22,7 @@ REGULAR: Final = b"\x00"
 NO_OP: Final = b"\x01"
 CONFIGURATION: Final = b"\x02"
 
-#: Index and term of the base in a log that never had an entry.
+#: Index and term of the base (the position before the first entry) in a log that never had an entry.
 FIRST_INDEX: Final = 1
 FIRST_TERM: Final = 0
 
@@ -76,7 +76,7 @@ class RaftLog:
     def __init__(self, recovered: Recovered) -> None:
         self._entries: list[Entry] = [(NO_OP, recovered.base_index, recovered.base_term), *recovered.entries]
         # Pairs (index, configuration) in rising order of the index. The first pair's configuration is in
-        # force at the base.
+        # force at the base, the last entry that the snapshot covers.
         self._configurations = [(recovered.base_index, recovered.configuration)]
         self._set_ends()
         for command, index, _ in recovered.entries:
@@ -170,7 +170,7 @@ class RaftLog:
         return self._unwritten[0][2] if self._unwritten else math.inf
 
     def trim(self, index: int) -> None:
-        """Forget all entries before ``index``, and make the entry at ``index`` the base.
+        """Forget all entries before ``index``. The entry at ``index`` becomes the base of the log.
 
         A durable snapshot must cover the entries up to ``index``, because the log can no longer return them.
         """

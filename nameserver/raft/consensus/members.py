@@ -88,7 +88,7 @@ NOBODY: Final = Configuration(())
 
 
 def founding(members: tuple[str, ...]) -> Configuration:
-    """Return the configuration of a cluster that was just founded."""
+    """Return the first configuration of a cluster that ``members`` form: all of them are voters."""
     return Configuration(tuple(sorted(members)))
 
 

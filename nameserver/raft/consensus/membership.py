@@ -67,8 +67,7 @@ class Membership(EnginePart):
         The former configuration and an entry of this term must be committed first (repairs PySyncObj defect
         D35). Otherwise two majorities without a common member could exist. A leader never appends a
         configuration in which it does not vote (repairs PySyncObj defect D37). A removed member never
-        receives the entry about its removal. The leader sends this member no more entries as soon as the
-        entry is appended.
+        receives the entry about its removal, because the leader sends it no entries from this entry on.
 
         Raises:
             ChangeNotYet: The change is not possible at present; nothing was appended.
@@ -170,7 +169,7 @@ class Membership(EnginePart):
     def _counts_now(self, voter: str) -> bool:
         """Return True if ``voter`` answers this leader and did not lose its data.
 
-        This repairs PySyncObj's defect D25.
+        PySyncObj also counts a voter that has lost its data (its defect D25).
         """
         age = self._clock() - self._contact.member_date(voter)
         return self._leading.trusted(voter) is not None and age < ALIVE_TIMEOUTS * self.shared.timeout
@@ -214,7 +213,7 @@ class Membership(EnginePart):
     def hand_over(self, to: str | None = None) -> bool:
         """Ask ``to``, or any follower that holds the whole log, to take over leadership.
 
-        This member appends no entry for one election timeout, so that the follower can hold the whole log.
+        This member appends no entry for one election timeout, so that the follower can receive the whole log.
         Return False if this member does not lead any more, or is the only voter.
         """
         if not self._begins() or self._library.state != LEADER or not self.shared.other_voters:

@@ -2,7 +2,7 @@
 
 Fields are positional. A later version of this program may append fields with defaults, because older members
 skip unknown fields at the end. If older members could not understand a changed message, the later version
-must raise :data:`FORMAT` (docs/formats.md).
+must increase :data:`FORMAT` (docs/formats.md).
 """
 
 from __future__ import annotations
@@ -111,8 +111,9 @@ class Append(_OfTerm, frozen=True, tag=7):
         entries: (term, command) of the entries from ``prev_index + 1`` on.
         last: The last index of the leader's log.
         beat: True if the receiver must answer at once; otherwise it answers when the entries are durable.
-        clock, echo, age: Times in seconds, see :mod:`routekeeper.nameserver.raft.consensus.contact`. ``age``
-            and ``commit`` are of the same moment: no member had applied an entry beyond ``commit`` then.
+        clock, echo, age: Times in seconds, see :mod:`routekeeper.nameserver.raft.consensus.contact`. The
+            leader reads ``age`` and ``commit`` at the same moment. At this moment, no member has applied an
+            entry beyond ``commit``.
     """
 
     seq: int

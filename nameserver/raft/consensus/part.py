@@ -68,8 +68,9 @@ class Shared:
             to no index.
         restoring: True while an operator's snapshot is about to replace log and state. The snapshot uses the
             next index of the log, so no entry may be appended meanwhile.
-        last_look_at: Election deadline after a short delay, in which the member reads its sockets once more
-            before it asks for pre-votes (see :mod:`.elections`). It is nan before the first such delay.
+        last_look_at: When an election deadline passes, the member delays it a little, and reads its sockets
+            once more before it asks for pre-votes (see :mod:`.elections`). This is the delayed deadline; nan
+            before the first delay.
         peer_log: A bounded log for lines that a peer can cause with every message.
     """
 
@@ -113,8 +114,8 @@ class Shared:
     def adopt_configuration(self) -> None:
         """Use the newest configuration in the log from now on, even before it is committed.
 
-        This repairs PySyncObj's defect D36. From this call on, only the voters of this configuration decide
-        elections and confirm that a leader still leads.
+        From this call on, only the voters of this configuration decide elections and confirm that a leader
+        still leads. PySyncObj uses a new configuration only after its entry was applied (its defect D36).
         """
         self.configuration: Configuration = self.log.configuration
         self.other_voters = tuple(name for name in self.configuration.voters if name != self.me)
@@ -181,7 +182,7 @@ class Shared:
             self.postpone(self.heard)
 
     def postpone(self, now: float) -> None:
-        """Set the election deadline to a random election timeout (N to 2N) after ``now``."""
+        """Set the election deadline to a random time after ``now``: one to two times the election timeout."""
         self.library.election_deadline = now + self.library.draw_timeout()
 
     def ask_again_soon(self, now: float, *, syncs: bool = False) -> None:
@@ -241,9 +242,10 @@ class Shared:
 
     @property
     def may_vote(self) -> bool:
-        """True if this member may vote. A learner may not vote, because it may lack entries.
+        """True if this member may vote.
 
-        This repairs PySyncObj's defect D25.
+        A learner may not vote, because it may lack entries. It may also have lost its data after it voted in
+        this term. A second vote could then elect a second leader (PySyncObj's defect D25).
         """
         return self.standing.voter
 
@@ -278,6 +280,9 @@ class EnginePart:
         """Log a line that a peer can cause with every message.
 
         The number of such lines is limited, so that a peer cannot fill the disk with log lines.
+
+        Args:
+            about: The member to which the line belongs. The number of lines is limited for each member.
         """
         self.shared.peer_log.write(level, about, text, *values)
 

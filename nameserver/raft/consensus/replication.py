@@ -9,7 +9,7 @@ from typing import Final
 #: Largest number of bytes of entries in one message, unless a single entry is larger.
 BATCH_BYTES: Final = 1024 * 1024
 #: The leader sends a peer no more entries while this number of bytes is not acknowledged (repairs PySyncObj
-#: defect D34). The last message before the leader stops may exceed this number.
+#: defect D34). The last message before this pause may exceed the number.
 WINDOW_BYTES: Final = 8 * 1024 * 1024
 #: Size in bytes of a piece of a snapshot.
 PART_BYTES: Final = 256 * 1024
@@ -41,7 +41,8 @@ class Progress:
         match: Last index up to which the peer's log is certainly durable and equal to the leader's.
         seq: Number of the last message to the peer.
         reset_floor: Number of the first message after the last call of :meth:`rewind`. An answer to an
-            earlier message must not cause another call (repairs PySyncObj defects D18 and D22).
+            earlier message must not cause another call, which would only send the same entries again (repairs
+            PySyncObj defects D18 and D22).
         catch_up_entry: Index of an entry that the leader appended so that a learner can become a voter. It is
             0 if there is no such entry.
     """

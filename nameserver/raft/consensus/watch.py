@@ -28,8 +28,8 @@ LOOK: Final = 2
 GAP: Final = 3
 #: Time for which the member listens after a pause, in heartbeat periods.
 LISTEN: Final = 2
-#: Largest number of successive pauses after which the member listens. A message of the leader between two
-#: pauses resets the count.
+#: The member listens after at most this number of pauses in a row; a message of the leader ends the row.
+#: Without this limit, a member that pauses often would never stand for election.
 LISTEN_MAX: Final = 3
 #: Length of a time window in seconds. Log lines name the longest gap in the present window and the window
 #: before (:attr:`Watch.longest`).
@@ -78,7 +78,10 @@ class Watch:
         self._last = now
 
     def heard(self) -> None:
-        """End a row of pauses, because a message of the leader, or an answer to this leader, arrived."""
+        """End the row of pauses that :data:`LISTEN_MAX` limits.
+
+        Call this when a message of the leader, or an answer to this leader, has arrived.
+        """
         self._row = 0
 
     @property

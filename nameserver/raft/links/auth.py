@@ -138,8 +138,8 @@ class Handshake:
     def is_proof_refused(self) -> bool:
         """True if this member has dialled and has sent its proof, but the peer has sent no proof.
 
-        If the connection has ended, the peer has refused this member's proof. On the accepting side, the
-        value is always False.
+        After the connection has ended, True means that the peer has refused this member's proof. On the
+        accepting side, the value is always False.
         """
         return self._dials and bool(self._their_nonce) and not self.proven
 

@@ -36,7 +36,12 @@ class TlsContexts:
     expires_at: float = math.inf
 
     def pipe(self, *, accepts: bool, who: str = "the peer", whose: str = "the peer's") -> Pipe:
-        """Return one end of a new TLS connection. The dialler begins the handshake."""
+        """Return one end of a new TLS connection. The dialler begins the handshake.
+
+        Args:
+            accepts: True for the end that accepted the connection; False for the dialler.
+            who, whose: Words for the peer in error texts.
+        """
         context = self.accept if accepts else self.dial
         return Pipe(context, accepts=accepts, who=who, whose=whose)
 

@@ -512,8 +512,8 @@ class Link(asyncio.Protocol):
                     self._take(frame)
                 position += 4 + size
         if position and not self._closed:
-            # Copy the rest instead of shrinking the buffer. Shrinking would raise an error if a reader that
-            # failed still holds a view of the buffer.
+            # Copy the unread bytes instead of shrinking the buffer. If a message's handler raised an error,
+            # the traceback may still hold a view of the buffer, so that shrinking would raise an error, too.
             self._buffer = buffer[position:]
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -51,7 +51,7 @@ class Applier:
         """Apply some of these entries, in order. Return the number of entries that are applied completely.
 
         Some steps of the first entry may be applied already. The caller must check :attr:`failure`
-        afterwards.
+        afterwards, because no entry after a failed entry may be applied.
         """
         now, done = self._clock(), 0
         until = now + APPLY_S

@@ -17,7 +17,7 @@ class Certificates(CertificateFiles[TlsContexts]):
     whichever is earlier. Methods that read the files block.
 
     Args:
-        config: The settings with the paths of all three files.
+        config: The settings with the paths of the certificate, the key and the authorities.
         take: Called on the loop with newer contexts, which new connections must use.
 
     Raises:

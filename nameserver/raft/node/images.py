@@ -71,8 +71,8 @@ class ImageFiles:
 
     def __post_init__(self) -> None:
         self.thread = DiskThreads("raft images")
-        # Long computations have their own thread, because the other thread may wait for a hung disk. Do not
-        # use asyncio's threads: if no thread can be started, asyncio would keep the work and do it later.
+        # Long computations have their own thread, because ``thread`` may wait for a hung disk. Do not use
+        # asyncio's threads: if no thread can be started, asyncio raises an error, but does the work later.
         self.computing = DiskThreads("raft snapshots")
         # The snapshot under durability ``memory``, as index, term, configuration and data.
         self._in_memory: tuple[int, int, bytes, bytes | bytearray] | None = None
@@ -100,8 +100,8 @@ class ImageFiles:
         self._read_ahead((index, number))
         block = self._blocks[index, number]
         if block is None:
-            # Remove the failed block, so that the next request reads it again. A new snapshot with this index
-            # may be stored later.
+            # Remove the failed block, so that the next request reads it again. By then, a new snapshot with
+            # this index may have replaced the snapshot that cannot be read.
             del self._blocks[index, number]
             return None
         if block:
@@ -129,7 +129,8 @@ class ImageFiles:
         except NoThread as error:
             # Do not report the snapshot as unreadable. It is probably good, but the member would replace it.
             # Forget the block after a pause instead, so that the engine can ask for it again.
-            if not self._no_thread_logged:  # log this only once, because a started thread stays
+            # Log the error only once. When the thread has started, it stays, and the error cannot come again.
+            if not self._no_thread_logged:
                 self._no_thread_logged = True
                 logger.warning("snapshot not read yet index=%d error=%s", index, error)
             await asyncio.sleep(THREAD_RETRY_S)
@@ -139,7 +140,9 @@ class ImageFiles:
         except OSError as error:
             self._say_unreadable(index, error.strerror or str(error))
             block = None
-        self._blocks[key] = block or None  # the read is empty if the block begins at the end of the file
+        # If the block begins at the end of the file, the read is empty. Mark it as failed, because an empty
+        # block would mean that a thread still reads it.
+        self._blocks[key] = block or None
         while len(self._blocks) > BLOCKS_MAX:
             del self._blocks[next(iter(self._blocks))]
         self.on_read()

@@ -259,7 +259,8 @@ class RaftMember:
     def read_index_with(self, member: str, term: int) -> int | None:
         """Return the index of :meth:`read_index_in` if this member and ``member`` are a majority of voters.
 
-        Otherwise return None.
+        ``member`` asks for the index, and its question proves that it follows this leader. So nobody else
+        need be asked. Without a majority, return None.
         """
         enough = member in self.voters and majority(len(self.voters)) <= 2
         return self.read_index_in(term) if enough else None
@@ -579,7 +580,7 @@ class RaftMember:
                 self.fatal(effect.reason)
 
     def _apply(self, effect: Apply) -> None:
-        """Apply entries until the loop must do other work, and report their number to the engine."""
+        """Apply entries until the loop must do other work. Report to the engine how many were applied."""
         began, applier, engine = boot_clock(), self._applier, self.engine
         done = applier.apply(effect.entries)
         if applier.failure:
@@ -779,7 +780,7 @@ class RaftMember:
     def _begin_image(self, wanted: effects.MakeImage) -> None:
         """Copy references to the state on the event loop. A thread encodes the state later.
 
-        This repairs PySyncObj's defects D28 and D29.
+        PySyncObj forks a child process instead, which keeps all sockets open (its defect D29).
         """
         try:
             encode_state = self._machine.snapshot()
@@ -823,7 +824,7 @@ class RaftMember:
     def _replacing(self, replace_state: Callable[[], None]) -> Callable[[], None]:
         """Return a function that replaces the state and forgets a partly applied entry.
 
-        The snapshot contains the whole entry, so its other steps must not be applied.
+        The snapshot contains the whole entry, so the remaining steps of the entry must not be applied.
         """
 
         def replace() -> None:
@@ -849,7 +850,7 @@ class RaftMember:
                 await asyncio.sleep(0.005)
                 if self._closed:
                     raise ChangeRefused("this member stops")
-                if not engine.leads:  # this member cannot lead again before ``restoring`` is False
+                if not engine.leads:  # do not wait: this member cannot be elected while ``restoring`` is True
                     raise NotLeader(engine.leader)
             index, term, configuration = images.restore_at(found)
             try:

@@ -62,8 +62,8 @@ class Storage:
             if last == FIRST_INDEX and not self.volatile:
                 directory.correct_founders()
             newest = found.entries[-1][2] if found.entries else found.base_term
-            # The log is newer than the stored term, so this member was killed before it stored the newest
-            # term. Therefore it has sent no vote in this term.
+            # If the log's newest term is above the stored term, this member was killed before it stored the
+            # newest term. A member stores a term before it votes in it. So this member has not voted in it.
             if newest > term:
                 term, vote = newest, None
             if found.configuration is NOBODY:

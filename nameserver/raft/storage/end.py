@@ -1,4 +1,6 @@
-"""The position at which the journal ends, in its own file, with which a start detects a shortened journal.
+"""The position at which the journal ends, stored in a file of its own.
+
+By this position, a start detects that the journal was shortened.
 
 The file ``DATA/raft/end`` has three blocks. Each block has one value (a position with checksum and number)::
 
@@ -55,7 +57,8 @@ class JournalEnd:
         self._file: File | None = None
         self._sequence = 0
         self._written = 0  # number of the block with the newest value
-        self._synced = 0  # number of the block with the synced value, which must not be overwritten
+        # Number of the block with the synced value. It is not overwritten before a newer value is synced.
+        self._synced = 0
         self._whole = False
 
     def create(self) -> None:

@@ -175,8 +175,8 @@ class DataDirectory:
         """Record durably that ``--force-new-cluster`` is complete.
 
         Args:
-            voter: True if the log names this member as the only member. False if the log is empty. The engine
-                then forms a cluster.
+            voter: True if the log names this member as the only member. False if the log is empty, so that
+                the engine must form a cluster.
         """
         if self.state.doubtful:
             logger.warning("new cluster of doubtful data: changes that were acknowledged may be missing")
@@ -310,7 +310,10 @@ class DataDirectory:
         self._begun = True
 
     def end(self) -> None:
-        """Record a clean stop durably. Every acknowledged entry must be on the disk before this call."""
+        """Record a clean stop durably.
+
+        Every acknowledged entry must be on the disk before this call, because the next start relies on this.
+        """
         if self._begun and self._config.durability == "journal":
             self._store(synced=True)
 

@@ -72,8 +72,8 @@ class Writer:
     """Writer of the journal, in the order of its items. Items that arrive during a sync share the next sync.
 
     Args:
-        done: Called on the thread with the position up to which the journal is durable, unless the write is
-            silent.
+        done: Called on the thread with the position up to which the journal is durable. Not called for writes
+            with ``silent=True``.
         failed: Called on the thread with the reason for a failure. The process must then end.
         times: Records the time of each write with its sync.
 
@@ -118,7 +118,8 @@ class Writer:
     def ask(self) -> int:
         """Return the position up to which the journal is durable. The event loop calls this method.
 
-        For all unfinished writes, the thread will call ``done``.
+        After this call, the thread calls ``done`` for all unfinished writes, also for those with
+        ``silent=True``.
         """
         with self._lock:
             self._silent = False
@@ -176,7 +177,10 @@ class Writer:
             logger.error("journal full: %s; the segment goes on", error.strerror)
 
     def _take(self) -> Generator[float | None, Item, Item]:
-        """Write zeros if the queue is empty or few zeros are left, and then return the next item."""
+        """Return the next item. If the queue is empty or little space is prepared, first prepare space.
+
+        Space is prepared by writing zeros after the last frame (see :meth:`.journal.Journal.make_room`).
+        """
         if self._journal.wants_room and (self._thread.empty() or self._journal.out_of_room):
             self._journal.make_room()
             yield DISK
@@ -221,4 +225,4 @@ class Writer:
 
 
 def _nothing() -> None:
-    """Do nothing. As an item, this function stands for an empty queue."""
+    """Do nothing. The writer takes this function in place of an item, to show that the queue is empty."""

@@ -227,7 +227,7 @@ def test_page_goes_on_after_its_server_was_gone(opened: Browser, tmp_path: Path)
     # server starts again.
     wire, http = free_addresses(2)
     server = Server(tmp_path, "--console-peers", "off", wire=wire, http=http)
-    # ignore the errors, because the page's requests must fail
+    # ignore the browser's errors, because the page's requests fail while the server is down
     with servers(server), page_of(opened) as (page, _):
         open_at(page, server)
         expect(page.locator(".verdict")).to_contain_text("No broker is registered.")
@@ -350,7 +350,10 @@ def test_other_part_that_fails_says_so_in_its_place_and_the_others_open(
 
 
 def test_a_picture_without_words_is_a_serious_fault(opened: Browser) -> None:
-    """Check that the functions of the other tests find an accessibility fault and an error in the console."""
+    """Check two helpers of these tests: ``faults`` and the list of errors in the browser's console.
+
+    ``faults`` must find an image without an alternative text. The list must contain a logged error.
+    """
     text = '<!doctype html><html lang="en"><title>t</title><main><h1>h</h1>{}</main>'
     with page_of(opened) as (page, errors):
         page.set_content(text.format('<img src="data:,">'))

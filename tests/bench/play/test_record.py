@@ -17,7 +17,10 @@ pytestmark = [pytest.mark.bench, pytest.mark.slow]
 
 
 def test_a_fault_is_taken_back_by_the_order_that_does_so_whatever_came_between(tmp_path: Path) -> None:
-    """Give commands to a session that starts no process and only records the commands."""
+    """Check that "heal" ends the cut, "start" ends the kill, and no command ends the pause.
+
+    The session only records the commands and starts no process.
+    """
     with recorded(tmp_path / "work", "independent") as (played, begin_ns):
         cut, kill = Order(do="cut", target="client-0"), Order(do="kill", target="broker-1")
         played.strikes(cut, "client-0", directions(cut, "client-0", ""), "", begin_ns + 1)

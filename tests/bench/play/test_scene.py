@@ -91,7 +91,11 @@ def verdict(stand: Stand, client: int = 0) -> str | None:
 
 
 def test_an_answer_is_judged_by_a_look_that_comes_after_it() -> None:
-    """Let a broker die between two observations, and let a client get an answer that still lists it."""
+    """Check an answer that lists a broker which dies between the observations before and after the answer.
+
+    It is unknown whether the broker died before or after the answer, so the answer is uncounted. The same
+    answer is wrong after the observation that showed the broker's death.
+    """
     stand = Stand()
     stand.look()
     stand.answer([0, 1, 2], at_ms=150)

@@ -89,8 +89,9 @@ def test_watching_clients_drop_a_broker_that_stops_sooner_than_polling_ones(play
     session's seed sets the exact instants. Watching clients learn of the stop at once. So they stay below
     half of this time, even if a busy machine delays them by some seconds.
     """
-    # The test before this test killed a server. A broker without a connection could not delete its nodes when
-    # it stops, and ZooKeeper would list the broker until its session expires.
+    # The test before this test killed a server, so wait until all brokers are connected again. A broker
+    # without a connection could not delete its nodes when it stops. ZooKeeper would list it until its session
+    # expires.
     played.await_started()
     for name in DESIGNS:
         played.shows(name, keeps(EVERYBODY), "every client keeps a route")

@@ -127,9 +127,10 @@ def instant_of(log: Log, do: str) -> int:
 
 
 def settled_ms_of(seen: list[tuple[int, State]], name: str, test: Callable[[Design], bool]) -> int | None:
-    """Return the time in ms from the first state after which a design always meets a condition.
+    """Return the time in ms from the first state until a design meets a condition for good.
 
-    Return None if the design does not meet the condition in the last state.
+    "For good" means that the design meets the condition in all later states, too. Return None if the design
+    does not meet the condition in the last state.
 
     Args:
         seen: Pairs of time in ms and state, in order of time.
@@ -145,9 +146,10 @@ def settled_ms_of(seen: list[tuple[int, State]], name: str, test: Callable[[Desi
 
 
 def settled_ms(states: list[State], name: str, broker: str, from_ms: int, until_ms: float) -> int | None:
-    """Return the time in ms from `from_ms` after which no client's last answer listed a broker.
+    """Return the time in ms from `from_ms` until no client's newest answer lists `broker` any more.
 
-    Return None if some client's last answer before `until_ms` still listed the broker.
+    The time counts only if this stays true until `until_ms`. Return None if some client's newest answer
+    before `until_ms` still lists the broker.
     """
     since: int | None = None
     within = [each for each in states if each.at_ms <= from_ms][-1:]
@@ -394,7 +396,7 @@ def shows_the_end_of(page: Shown, lesson: str) -> None:
 
 
 def tells_of_the_silence(log: Log, happened: str, sentences: str) -> None:
-    """Check the times in the first sentence, for which clients' last answers listed the silent broker."""
+    """Check the lesson's first sentence, which says how long clients got answers with the silent broker."""
     states = pictures(log)
     paused_ms, killed_ms = instant_of(log, "pause"), instant_of(log, "kill")
     silent = {name: settled_ms(states, name, "broker-1", paused_ms, killed_ms) for name in DESIGNS}

@@ -1,4 +1,4 @@
-"""The playground's page explains each sign to a new reader, and says if one of its modules was not loaded."""
+"""The playground's page explains its symbols to a new reader, and says if a module was not loaded."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def test_other_lessons_judge_each_design_by_its_own_measure(page: Shown) -> None
 
 
 def test_a_quiet_time_ends_when_something_breaks_and_not_when_an_answer_is_late(page: Shown) -> None:
-    """Let the page read late answers, a server's death, its return, and a new fault of one design."""
+    """Check that a server's death, or a new fault, ends a quiet time, and that late answers do not end it."""
     found = page.page.evaluate(
         """async (design) => {
           const { Calm } = await import("/web/calm.js");

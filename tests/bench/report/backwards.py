@@ -18,7 +18,8 @@ from tests.bench.report.planted import PlantedRun
 def a_run(root: Path, scenario: str, *, healed: float | None = None) -> PlantedRun:
     """Return a run with three servers that started before measuring began.
 
-    The topic ``t`` gets version 1 after 1 s, version 2 after 2 s, and so on.
+    The topic ``t`` gets version 1 after 1 s, version 2 after 2 s, and so on. The fault begins after 5 s;
+    ``healed`` is the instant in s at which it ends.
     """
     run = PlantedRun(root, scenario=scenario)
     run.op("lookup", 1.0, 0.001)
@@ -29,9 +30,10 @@ def a_run(root: Path, scenario: str, *, healed: float | None = None) -> PlantedR
 
 
 def seen(run: PlantedRun, index: int, *versions: tuple[float, int]) -> None:
-    """Let server ``index`` show versions of ``t``, each one from its instant in s on.
+    """Let server ``index`` show versions of topic ``t``, one after the other.
 
-    The observer reads each old version for the last time 20 ms before the next version. It stops reading at
+    Each pair in ``versions`` has an instant in s, and the version that the server shows from then on. The
+    observer reads each old version for the last time 20 ms before the next version. It stops reading at
     19 s.
     """
     for place, (at, version) in enumerate(versions):

@@ -176,7 +176,8 @@ class PlantedRun:
     ) -> None:
         """Add the route list that a nameserver shows from ``at`` on.
 
-        With ``observer="client"``, add the route list that a client has.
+        With ``observer="client"``, add the route list that a client has. ``unseen`` is the time of the last
+        reading without this list.
         """
         if state == "routed":
             fields.setdefault("brokers", [0, 1, 2])

@@ -1,4 +1,4 @@
-"""The charts of the report page show the right times, runs and medians, which tests read from the SVG."""
+"""Tests that the charts of the report page show the right times, runs and medians. They read the SVG."""
 
 from __future__ import annotations
 

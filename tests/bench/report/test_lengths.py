@@ -16,7 +16,10 @@ LENGTHS: Final = {"half": 1.0, "twice": 4.0, "four": 8.0}
 
 @pytest.mark.parametrize(("growth", "planned"), [(1.0, True), (0.9, True), (0.5, False), (0.0, False)])
 def test_t4_time_that_grows_with_the_cut_is_set_by_the_plan(growth: float, planned: bool) -> None:
-    """Check times of 0.5 s, plus `growth` seconds for each second that the partition lasts."""
+    """Check that only times that grow about as fast as the partition's length are marked.
+
+    The times are 0.5 s, plus `growth` seconds for each second that the partition lasts.
+    """
     values: Values = {}
     lengths = {}
     for case, (_, length) in SWEEPS.items():

@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.computes]
 
 RESULTS: Final = Path(__file__).parents[3] / "docs" / "results"
 PUBLISHED: Final = sorted(folder for folder in RESULTS.iterdir() if folder.is_dir() and archives(folder))
-#: Pages that are made again in CI. The page of the controls takes as much processor time as both others, and
-#: no article takes figures from it.
+#: Pages that CI makes again. CI leaves out the page of the control runs: it takes as much processor time as
+#: the other two pages together, and no text in docs/article takes figures from it.
 PAGES: Final = [folder for folder in PUBLISHED if folder.name != "controls"]
 #: Functions that compute the rows of the tables in docs/results/NAME.md, by NAME.
 TABLES_OF_PAGES: Final = {"real": recompute_real.table, "controls": recompute_controls.tables}

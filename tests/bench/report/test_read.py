@@ -450,7 +450,10 @@ def test_advice_is_not_given_by_a_busy_machine(tmp_path: Path, raft_is_slower: G
 
 
 def test_line_whose_arms_never_got_there_in_any_block_is_told_as_never(raft_is_slower: Gold) -> None:
-    """Check two arms that never recover. An earlier report failed at differences of infinite times."""
+    """Check that the page says "never in either" about two arms (designs) that both never recover.
+
+    Both times are infinite, so they have no difference. An earlier version of the report failed here.
+    """
     endless = [replace(row, recovered_ns=None) for row in raft_is_slower.recoveries]
     gold = replace(raft_is_slower, recoveries=endless)
     assert "never in either" in text_of(gold, "method", "scenario-leader-fails")
@@ -466,9 +469,9 @@ def test_number_and_unit_are_never_parted_by_the_end_of_a_line(raft_is_slower: G
 def test_timers_are_named_above_each_table_and_real_ones_stand_beside_the_divided(
     tmp_path: Path, raft_is_slower: Gold
 ) -> None:
-    """Check that the page names the timers of its own figures.
+    """The page names the divided timers with which the runs were made, and beside them the undivided timers.
 
-    An earlier version of the page named only the timers of other series of runs.
+    An earlier version of the page named only the timers of a series of runs whose figures it did not show.
     """
     own = [
         replace(source, series="defaults", run=source.run.replace("/equal/", "/defaults/"))

@@ -136,7 +136,7 @@ def test_spark_that_does_not_start_is_told_before_anything_is_measured(tmp_path:
 
 @pytest.mark.parametrize("command", ["compare", "report"])
 def test_user_without_a_name_is_told_so_before_anything_is_measured(tmp_path: Path, command: str) -> None:
-    """Run mqbench as a user without a name, for whom Spark's JVM does not start.
+    """Spark's JVM does not start for a user without a name. mqbench must say so before it measures anything.
 
     The command ``docker run --user 12345`` makes such a user.
     """

@@ -164,7 +164,8 @@ def test_answer_does_not_judge_a_headline_measure_that_has_no_figures() -> None:
 def test_claim_is_neither_affirmed_nor_denied_by_figures(independent: float) -> None:
     """Check that figures neither prove nor refute a claim that is true by a design's construction.
 
-    For example, clients of nameservers poll, even if they learn of a change very fast.
+    For example, the claim that clients of nameservers poll is true, even if figures show that clients learn
+    of a change very fast.
     """
     values: Values = {}
     named = []

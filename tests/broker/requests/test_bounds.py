@@ -1,6 +1,7 @@
 """Bounds of the state that any client can create in a broker.
 
-A new topic must not make the broker write its whole topic table again.
+A new topic must not make the broker write its whole topic table again. Otherwise a client that creates many
+topics could keep the broker's disk busy.
 """
 
 from __future__ import annotations

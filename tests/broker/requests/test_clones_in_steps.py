@@ -1,4 +1,7 @@
-"""Requests 314 and 222 store many offsets in steps, so that other requests do not wait long."""
+"""Requests 314 (clone offsets) and 222 (reset offsets) store many offsets in steps.
+
+Other requests are served between two steps, so they do not wait long.
+"""
 
 from __future__ import annotations
 

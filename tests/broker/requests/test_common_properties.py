@@ -1,7 +1,8 @@
 """Two kinds of sends use only a bounded part of the store.
 
-The first kind is a batch whose header has properties for all its messages. The second kind is a delayed
-message that the broker refuses.
+- A batch whose header has properties. The broker adds these properties to each message of the batch, so it
+  must limit their total size.
+- A delayed message that the broker refuses. It must use no queue.
 """
 
 from __future__ import annotations

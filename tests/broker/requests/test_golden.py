@@ -74,7 +74,8 @@ def test_answers_agree_with_those_of_apache(start_broker: StartBroker, recording
         assert ours.codec is request.codec, what
         assert set(ours.ext_fields) >= set(theirs.ext_fields) - NOT_OFFERED, what
         if request.code == 28:
-            # Releases have different statistics. test_exporter.py tests the statistics that tools read.
+            # Request 28 asks for statistics, which differ between releases. test_exporter.py tests the
+            # statistics that tools read.
             continue
         assert members_of(ours.body) >= members_of(theirs.body) - {"topicPutTps"}, what
         asked += 1

@@ -307,7 +307,7 @@ def test_queue_entries_are_listed(shared_broker: Any, wire: Wire) -> None:
 
 
 def test_cleaning_unused_topics_is_accepted_and_keeps_every_topic(wire: Wire) -> None:
-    """Request 316 removes nothing. Requests 306 and 329 are tested in test_retention.py with old files."""
+    """Request 316 removes nothing. test_retention.py tests requests 306 and 329, which remove old files."""
     create(wire, "Unused")
     assert wire.call(316).code == 0
     assert wire.call(202, {"topic": "Unused"}).code == 0

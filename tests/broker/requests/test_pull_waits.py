@@ -1,4 +1,7 @@
-"""No setting lets a pull wait longer than ``SUSPEND_MAX_MS``, because clients would give up earlier."""
+"""No setting lets a pull wait longer than ``SUSPEND_MAX_MS``.
+
+A client's request would otherwise time out before the broker answers the pull.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tag codes of a group's subscription: the broker reads the subscription once, and not for every pull."""
+"""Tag codes of a group's subscription: the broker computes them once, and not for every pull."""
 
 from __future__ import annotations
 

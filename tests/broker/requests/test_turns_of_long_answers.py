@@ -95,8 +95,8 @@ def test_a_topic_with_many_queues_leaves_turns_to_others(
         state.offsets.drop_topic("T")
         return commit_one_by_one
 
-    # A step may take two thirds of the time in which all offsets are committed one by one (about 35 ms).
-    # A request that was served in a single step would take longer.
+    # The limit of a step is about 35 ms: two thirds of the time in which all offsets are committed one by
+    # one. A request that was served in a single step would take longer.
     allowed = least_cpu_s(first_commits, below=0.0) * 2 / 3
     longest = []
     for number in range(TRIES):
@@ -171,8 +171,8 @@ def test_deletion_of_a_topic_with_many_queues_leaves_turns_to_others(state: Brok
         fill()
         return lambda: in_turns(state, call)
 
-    # The deletion may take a hundredth of the time in which the queues are made (about 5 ms). To remove the
-    # queues one by one, or to make a list of them, would take longer.
+    # The limit of the deletion is about 5 ms: a hundredth of the time in which the queues are made. To remove
+    # the queues one by one, or to make a list of them, would take longer.
     allowed = least_cpu_s(lambda: fill, below=0.0) / 100
     assert least_cpu_s(filled, below=allowed) < allowed
     assert not any(topic == "Wide" for topic, _ in state.store.queue_keys())
@@ -196,7 +196,8 @@ def test_memory_of_many_deleted_queues_is_freed_in_steps(state: BrokerState, tmp
             begun = time.thread_time()
         return max(*turns, time.thread_time() - begun)
 
-    # A step may take half of the time in which the memory of so many queues is freed at once (about 20 ms).
+    # The limit of a step is about 20 ms: half of the time in which the memory of so many queues is freed at
+    # once.
     allowed = least_cpu_s(made, below=0.0) / 2
     assert min(longest_turn_s() for _ in range(TRIES)) < allowed
 

@@ -115,7 +115,7 @@ async def with_members(
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return a list that gets the longest wait in s for each request that the broker sends to a client."""
+    """Return a list to which each request of the broker to a client adds its time limit in s."""
     invoke = Connection.invoke
     found: list[float] = []
 

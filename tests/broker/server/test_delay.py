@@ -207,7 +207,7 @@ def test_message_that_no_longer_fits_the_log_is_dropped_and_those_behind_it_come
 
 
 class BadPlace:
-    """A fault of the disk: the first message of a level cannot be read until ``is_healed`` is set."""
+    """A fault of the disk: a delay level's first message cannot be read until ``is_healed`` is set."""
 
     def __init__(self, state: BrokerState, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
         (entry,) = state.store.entries(SCHEDULE_TOPIC, level - 1, 0, 1)

@@ -75,7 +75,10 @@ def test_a_broker_registers_over_tls_and_shows_its_certificate(
 def test_a_nameserver_that_does_not_prove_itself_is_told_nothing(
     start_broker: StartBroker, front_of: Callable[..., Front], nameserver: RecordingNameserver
 ) -> None:
-    """The client's tests cover further certificates, because the broker uses the client's code."""
+    """A nameserver whose certificate is for another host gets no request.
+
+    The client's tests cover other wrong certificates, because the broker uses the client's code.
+    """
     front, said = front_of("other-host"), "its certificate is refused: IP address mismatch"
     broker = start_broker("--namesrv-tls", "on", "--tls-ca", AUTHORITY, namesrv=front.addr)
     wait_until(lambda: said in broker.log.read_text(), said)

@@ -137,7 +137,10 @@ def test_pulls_that_get_large_messages_leave_the_loop_to_others(tmp_path: Path, 
 
 
 def test_deletion_of_a_topic_with_many_queues_leaves_the_loop_to_others(state: BrokerState) -> None:
-    """The broker searches all queues of a deleted topic for held pulls. Most of these queues have none."""
+    """Check that the search of a deleted topic for held pulls occupies the event loop only briefly.
+
+    The broker searches all queues of the topic, and most of these queues have no held pull.
+    """
     queues = {("Wide", queue_id) for queue_id in range(QUEUE_NUMS_MAX)}
 
     async def longest_turn_s() -> float:

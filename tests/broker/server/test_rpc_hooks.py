@@ -1,6 +1,6 @@
 """An operator's hooks in a broker.
 
-The hooks see requests that are served at once, later, and after a long wait.
+The hooks see requests that the broker answers at once, after a sync of the disk, and after a long wait.
 """
 
 from __future__ import annotations

@@ -230,8 +230,8 @@ async def test_message_that_is_answered_with_overload_is_not_stored(
         real(fd)
 
     monkeypatch.setattr(os, "fdatasync", slow)
-    # On a busy machine, 4500 sends take longer than the default timeout. With that timeout, some sends would
-    # get code 10 and count as answered.
+    # On a busy machine, 4500 sends take longer than the default timeout. With that timeout, the broker would
+    # answer some sends with code 10 before the last send arrives. So it would refuse fewer sends.
     config = BrokerConfig(listen_port=0, flush_disk_type="SYNC_FLUSH", sync_flush_timeout_ms=60_000)
     async with running_broker(tmp_path, config) as broker:
         opened.set()

@@ -54,7 +54,10 @@ def pull(number: int) -> Pull:
 
 
 def parked(state: BrokerState, sent: list[tuple[int, RemotingCommand]]) -> WaitingPulls:
-    """Park the pulls 1 and 2 of one queue, then store a message in the queue. Return the waiting pulls."""
+    """Park the pulls 1 and 2 of one queue, then store a message in the queue. Return the waiting pulls.
+
+    The list ``sent`` gets each answer, with the number of the connection to which it is sent.
+    """
 
     def send(of: Pull, answer: RemotingCommand) -> None:
         sent.append((of.connection, answer))

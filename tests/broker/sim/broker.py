@@ -91,15 +91,15 @@ class Truth:
         dead: Lives that must be over, because the broker acknowledged the deletion of the topic or an
             operation in a later life of the topic.
         doubtful: Lives that may be over, because a deletion was requested.
-        joined: Lives that continue in a later life. The table lacked their topic, so the broker found the
-            topic in the log.
+        joined: Lives that the broker continues as one life, because no topic table recorded the deletion
+            between them. Messages of all these lives may be found.
         delayed: Topic and life of each message that is to be delivered later, by the message's body.
         retried: Number of acknowledgements of each message that was sent back, by the message's body.
         groups: Requested values of a group's maximum number of retries, in the order of the requests.
         group_from: Index in ``groups`` of the last acknowledged request, or -1 if there is none.
-        log_min: Least offset at which the log may begin: messages below it were removed for their age.
-        log_min_next: Least offset at which the log may begin after the next start, if a crash interrupts a
-            removal.
+        log_min: Log offset below which messages may be missing, because the broker removed old log files.
+        log_min_next: Log offset up to which the broker has begun to remove log files. If a crash interrupts
+            the removal, the next start completes it.
         came: Bodies of messages that were delivered before old log files were removed.
         is_full: True if the broker has removed log files with waiting messages, because the disk was full.
     """
@@ -258,9 +258,10 @@ class Simulation:
         self.count["starts"] += 1
 
     def _follow_removals(self) -> None:
-        """Record up to which log offset this broker removes old log files.
+        """Record in ``self.truth`` up to which log offset this broker removes old log files.
 
-        A removal is durable before readers notice it, so it may take effect at a start after a crash.
+        The broker first stores at which offset the log begins, and then removes the files. If it crashes
+        meanwhile, its next start removes them.
         """
         store, truth = self.state.store, self.truth
         truth.log_min = max(truth.log_min, min(store.log.min_offset, truth.log_min_next))
@@ -581,8 +582,8 @@ class Simulation:
                 self.truth.lives[topic] = self._life_born_at(topic, born, lives)
                 self.truth.births[topic, born] = self.truth.lives[topic]
             now = None if born is None else self.truth.lives[topic]
-            # The topic table may have lost the second creation of a topic. The messages of the new life may
-            # then be found in the life before it.
+            # If the topic table lost the second creation of a topic, messages of both lives may be found in
+            # one life. Such lives are in ``joined``, and do not count as dead.
             dead = self.truth.dead - self.truth.joined
             if any((topic, life) in dead for life in {now, *lives}):
                 raise Broken(f"messages of a deleted topic are back: {topic} lives {sorted(lives)} now {now}")
@@ -642,14 +643,17 @@ class Simulation:
         - A power cut removed the end of the log. A later birth then counts as a birth at the new end.
         - The table lacked the topic, so the broker found the topic in the log. Then ``born`` is the end of
           the log that the table recorded.
+
+        Args:
+            lives: Lives to which the topic's stored messages belong.
         """
         end = self.state.store.log.max_offset
         births = [(life, at) for (name, at), life in self.truth.births.items() if name == topic]
         exact = [life for life, at in births if min(at, end) == born]
         if not exact or (self._damaged and born == self.state.topics.known_until):
             later = [life for life, at in births if at >= born]
-            # If no table contains a deletion, then it did not happen, and the lives before and after it are
-            # one life. A later life may have no message yet, because its delayed messages still wait.
+            # A deletion that no table contains did not happen, so the lives before and after it are one life.
+            # Add later lives even if they have no stored message yet, because their messages may be delayed.
             self.truth.joined |= {(topic, life) for life in {*lives, *later}} - self.truth.dead
             return max(lives.intersection(exact + later) or exact or later)
         return max(exact)

@@ -30,8 +30,8 @@ SYNCS: dict[str, Forgets] = {
     "names of checkpoint and directories": lambda kind, path: kind == "names" and path == ROOT,
 }
 
-#: Syncs of index files. Without them nothing is lost, because the broker rebuilds an index file with a wrong
-#: checksum from the log.
+#: Function that is true for syncs of index files. If these syncs are left out, nothing is lost: the broker
+#: rebuilds an index file with a wrong checksum from the log.
 INDEX_CONTENT: Forgets = lambda kind, path: kind == "whole" and INDEX in path.parents  # noqa: E731
 
 
@@ -44,7 +44,12 @@ def _deletions_before_the_table(simulation: Simulation) -> None:
 
 
 def _rewrite(simulation: Simulation, *, backup_too: bool, journal_first: bool) -> None:
-    """Replace the rewriting of the topic table by a variant that lacks a precaution."""
+    """Replace the rewriting of the topic table by a variant that lacks a precaution.
+
+    Args:
+        backup_too: False to leave the table's former content in the backup.
+        journal_first: True to remove the former journals before the table's file has their changes.
+    """
     file, disk = simulation.files.topics, simulation.disk
 
     def rewrite(encode: Callable[[], bytes], counter: int | None) -> None:
@@ -127,8 +132,8 @@ SPOILS: dict[str, Callable[[Simulation], None]] = {
     "old files go before the disk knows where the log begins": _removal_is_not_noted,
 }
 
-#: Syncs of queue files. Without them nothing is lost, but the broker rebuilds its queues from the log, which
-#: takes minutes for a large log.
+#: Functions that are true for certain syncs of queue files. If these syncs are left out, nothing is lost, but
+#: the broker must rebuild its queues from the log, which takes minutes for a large log.
 QUEUE_SYNCS: dict[str, Forgets] = {
     "content of queues": lambda kind, path: kind == "data" and QUEUES in path.parents,
     "names of queue files": lambda kind, path: kind == "names" and QUEUES in (path, *path.parents),

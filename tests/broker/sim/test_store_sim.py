@@ -32,7 +32,7 @@ def test_nothing_acknowledged_is_lost_and_nothing_deleted_returns(first: int) ->
             pytest.fail(f"python -m tests.broker.sim {seed} {seed + 1}: {error!r}")
 
 
-#: Planted faults with which only few seeds fail. Each value is a seed that failed in the latest search.
+#: Planted faults that make only few seeds fail. Each value is a seed that failed in the latest search.
 LIKELY: Final = {"names of index files": 116, "a journal goes before the file has its changes": 123}
 
 

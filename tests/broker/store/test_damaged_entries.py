@@ -14,7 +14,7 @@ from routekeeper.broker.store.messages import MessageStore
 from routekeeper.remoting.message import decode_messages, tag_hash
 from tests.broker.store.test_store import NOW, OpenStore, bodies, checkpoint, draft, numbers, open_store, put
 
-__all__ = ["open_store"]  # a fixture
+__all__ = ["open_store"]  # a fixture, which pytest finds by its name in this module
 
 COUNT = 60
 QUEUE_FILE = 40 * ENTRY_SIZE  # the damage is in the first of two files

@@ -10,7 +10,7 @@ import pytest
 
 from tests.broker.store.test_index import Stores, find, put, stores
 
-__all__ = ["stores"]  # a fixture
+__all__ = ["stores"]  # a fixture, which pytest finds by its name in this module
 
 COUNT = 45
 

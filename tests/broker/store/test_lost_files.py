@@ -14,7 +14,7 @@ from routekeeper.broker.errors import StoreDamaged
 from routekeeper.remoting.message import decode_messages
 from tests.broker.store.test_store import LOG_FILE, OpenStore, bodies, log_files, numbers, open_store, put
 
-__all__ = ["open_store"]  # a fixture
+__all__ = ["open_store"]  # a fixture, which pytest finds by its name in this module
 
 
 def test_store_without_its_first_log_file_refuses_to_start(open_store: OpenStore, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from routekeeper.remoting.message import decode_messages
 from tests.broker.conftest import StartBroker
 from tests.broker.store.test_store import OpenStore, bodies, log_files, numbers, open_store, put
 
-__all__ = ["open_store"]  # a fixture
+__all__ = ["open_store"]  # a fixture, which pytest finds by its name in this module
 
 LARGE_QUEUE = 4000
 

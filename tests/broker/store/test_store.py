@@ -160,7 +160,10 @@ def test_offset_outside_the_queue_is_named(
 def test_consumer_whose_offset_is_above_the_end_goes_on_before_all_later_messages(
     open_store: OpenStore,
 ) -> None:
-    """An offset above the end belongs to a deleted topic, or to messages that a power cut removed."""
+    """An offset above the end belongs to a deleted topic, or to messages that a power cut removed.
+
+    The consumer must not skip messages that were stored since then.
+    """
 
     def goes_on_at(store: MessageStore) -> int:
         return store.get("T", 0, 99, count_max=32, bytes_max=1000).next_begin
@@ -213,7 +216,10 @@ def test_batch_gets_consecutive_offsets(open_store: OpenStore) -> None:
 
 @pytest.mark.parametrize("count_max", [1, 7, 32])
 def test_readers_behind_get_every_message_once(open_store: OpenStore, count_max: int) -> None:
-    """Readers that are behind get the older entries from files, and the newest entries from memory."""
+    """Readers that are behind must get every message once.
+
+    They get the older entries of a queue from files, and the newest entries from memory.
+    """
     store = open_store()
     for number in range(700):
         store.put(draft(b"%d" % number, queue_id=number % 2), now_ms=NOW)
@@ -283,7 +289,7 @@ def test_records_near_each_other_are_read_by_one_call(
     calls = calls_of(monkeypatch, "pread", "preadv")
     log = store.log
     places = [(entry.log_offset, entry.size) for entry in store.entries("T", 3, 0, 3)]
-    far = log.read_all(places)  # between two records of this queue lie 19 records of other queues
+    far = log.read_all(places)  # 19 records of other queues lie between two records of this queue
     assert [message.body for message in decode_messages(far)] == [b"3", b"23", b"43"]
     assert calls == ["pread"] * 3
     near = sorted(places + [(entry.log_offset, entry.size) for entry in store.entries("T", 6, 0, 3)])
@@ -398,7 +404,7 @@ def test_nothing_is_hidden_after_damage_was_skipped(open_store: OpenStore, tmp_p
     store = open_store()
     places = [store.put(draft(b"%d" % number), now_ms=NOW).physical_offset for number in range(30)]
     with log_files(tmp_path)[0].open("r+b") as file:
-        # The damage is where a bisection over the entries begins.
+        # Damage the middle of the queue, because a bisection over its entries begins there.
         for number in range(14, 17):
             file.seek(places[number] + 88)
             file.write(b"!")
@@ -545,8 +551,8 @@ def test_entries_above_the_checkpoint_do_not_come_back(open_store: OpenStore, tm
     put(again, 1, first=100)
     put(again, 9, queue_id=1)
     checkpoint(again)
-    # If entries above the first checkpoint had come back, there would be more entries than the last
-    # checkpoint counts. The start would then read the whole log and find this damage.
+    # Only a start that reads the whole log finds this damage. A start reads the whole log only if it finds
+    # more entries than the last checkpoint counts. So this start must not find the entries that were removed.
     with log_files(tmp_path)[0].open("r+b") as file:
         file.seek(4)
         file.write(b"XXXX")
@@ -560,8 +566,9 @@ def test_holes_that_a_power_cut_left_behind_the_entries_hide_none(
     put(store, 1)
     put(store, 1, queue_id=1)
     checkpoint(store)
-    # A checkpoint began. Its entries were written, but not all sectors reached the disk. The broker may also
-    # have removed a queue file since the last finished checkpoint, which counts that file's entries.
+    # Simulate a power cut during a second checkpoint. An entry that did not reach the disk consists of zeros,
+    # here at the end of queue 0. The broker may also have removed a queue file whose entries the first
+    # checkpoint counts, here that of queue 1.
     (tmp_path / "consumequeue" / "T" / "1" / f"{0:020d}").unlink()
     with (tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}").open("ab") as file:
         file.write(bytes(20))
@@ -610,7 +617,10 @@ def test_topic_created_again_starts_at_zero_also_after_a_crash(open_store: OpenS
 def test_a_failed_checkpoint_costs_no_messages_of_a_topic_that_was_created_again(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log begins after the topic's first messages, so the next start cannot rebuild the topic's queue."""
+    """The next checkpoint must keep the queue files that a failed checkpoint wrote for the new topic.
+
+    It must not take them for files of the deleted topic with the same name.
+    """
     store = open_store()
     put(store, 100, topic="U")
     checkpoint(store)
@@ -704,7 +714,10 @@ def test_messages_stay_readable_if_their_removal_cannot_be_noted(
 
 
 def test_messages_above_the_checkpoint_are_not_removed(open_store: OpenStore, tmp_path: Path) -> None:
-    """A start finds a queue's next offset in entries or messages, so these messages must stay."""
+    """Queue entries of messages above the checkpoint may be only in memory, so the messages must stay.
+
+    After a crash, a start finds the next offset of each queue in these messages.
+    """
     store = open_store()
     put(store, 20, topic="U")
     checkpoint(store)
@@ -886,7 +899,10 @@ def test_closed_store_takes_nothing(open_store: OpenStore) -> None:
 def test_store_equals_a_list_per_queue(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
 ) -> None:
-    """A crash keeps every complete record. The bytes of an incomplete record at the end disappear."""
+    """After any steps, each queue of the store must have the same messages as a plain list.
+
+    A crash keeps every complete record. The bytes of an incomplete record at the end disappear.
+    """
     directory = tmp_path_factory.mktemp("store")
     model: dict[int, list[bytes]] = {}
     opened: list[MessageStore] = []

@@ -113,8 +113,9 @@ def test_group_named_twice_takes_no_more_memory_than_was_counted(state: BrokerSt
     old = {"topic": "T", "subVersion": 1}
     large = {"topic": "T", "subVersion": 0, "subString": "x" * 2 * ROOM}
     assert beat(state, consumers=[{"groupName": "G", "subscriptionDataSet": [old]}]).code == 0
-    # If the broker registered one entry after the other, the first entry would remove T, and the second entry
-    # would store the large subscription. Yet neither entry alone needs more memory.
+    # Neither entry alone needs more memory: the first has no subscription, and the subscription of the second
+    # is older than the known one. But if the broker registered both entries, the first would remove the known
+    # subscription, and the second would then store its large one.
     twice: list[dict[str, Any]] = [{"groupName": "G"}, {"groupName": "G", "subscriptionDataSet": [large]}]
     beat(state, consumers=twice)
     assert state.clients.size <= ROOM

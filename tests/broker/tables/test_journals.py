@@ -100,7 +100,10 @@ class Changing(threading.Thread):
 
 @pytest.mark.timeout(300)
 def test_kill_at_any_moment_loses_no_acknowledged_change(start_broker: StartBroker) -> None:
-    """Four threads change topics until the broker is killed. The broker rewrites its table now and then."""
+    """After a kill, the broker must have every change that it acknowledged.
+
+    Four threads change topics until the broker is killed. The broker rewrites its table now and then.
+    """
     acknowledged: dict[str, int] = {}
     names = [[f"Topic-of-{'x' * 60}-{thread}-{number}" for number in range(40)] for thread in range(4)]
 
@@ -153,9 +156,10 @@ def assert_messages_are_there(broker: BrokerProcess) -> None:
 
 
 def test_journal_cut_in_half_loses_no_message(start_broker: StartBroker) -> None:
-    """A cut journal looks like a journal after a crash during a write, so the broker accepts it.
+    """A broker whose journal was cut must start and have all messages.
 
-    The broker finds the topics of the lost lines in the log.
+    A cut journal looks like a journal after a crash during a write, so the broker accepts it. The broker
+    finds the topics of the lost lines in the log.
     """
     broker = killed_with_changes(start_broker)
     journal = journal_of(broker)

@@ -29,7 +29,8 @@ class Server:
                 [
                     *(sys.executable, "-m", "routekeeper.nameserver", "--listen", wire, "--http", http),
                     *("--data", str(folder / "data"), *flags),
-                    # Brokers of the tests register once and then send nothing.
+                    # Keep idle connections open, because brokers of the tests register once and then send
+                    # nothing.
                     *("--serverChannelMaxIdleTimeSeconds", "3600"),
                 ],
                 stdout=subprocess.PIPE,
@@ -83,7 +84,11 @@ def registered(
     broker_id: int = 0,
     queues: int = 8,
 ) -> RemotingCommand:
-    """Return a registration request of a broker."""
+    """Return a registration request of a broker.
+
+    Args:
+        addr: Address of the broker; if empty, it is made from the name.
+    """
     body = encode_register_body(
         RegisterBody(
             data_version=DataVersion(counter=counter, timestamp=1_700_000_000_000 + counter),

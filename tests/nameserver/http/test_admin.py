@@ -128,7 +128,7 @@ async def group_of(root: Path, size: int) -> AsyncIterator[list[Node]]:
 
 
 def leader(nodes: list[Node]) -> Node:
-    """Return the leader of a group that is ready."""
+    """Return the leader. The group must have a leader already."""
     name = nodes[0].mode.status().leader
     return next(n for n in nodes if n.raft == name)
 
@@ -281,7 +281,7 @@ def test_downloads_from_a_disk_that_stands_still_hold_up_neither_others_nor_the_
             downloads = [
                 asyncio.create_task(one.web.post(url, headers=headers).__aenter__()) for _ in range(40)
             ]
-            for _ in downloads:  # all 40 must reach the disk, but the default executor has fewer threads
+            for _ in downloads:  # all 40 hang at once: more than the default executor has threads
                 await until(lambda: standing.acquire(blocking=False), "the disk was asked")
             async with asyncio.timeout(CONDITION_S):
                 await asyncio.to_thread(lambda: None)
@@ -290,7 +290,7 @@ def test_downloads_from_a_disk_that_stands_still_hold_up_neither_others_nor_the_
     ended = threading.Event()
 
     def serve() -> None:
-        run(body)  # run() ends only after all threads of the default executor
+        run(body)  # would hang, too, if a thread of the default executor hung
         ended.set()
 
     server = threading.Thread(target=serve, daemon=True)

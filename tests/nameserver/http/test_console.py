@@ -324,7 +324,8 @@ async def test_nameservers_that_a_broker_names_are_asked_over_the_wire(tmp_path:
             assert set(codes) == {26}  # the console must send brokers only request 26
 
 
-#: Addresses that the console must not ask, at most eight a broker. test_console_pure.py has more of them.
+#: Addresses that the console must not ask. The console reads only eight addresses from a broker's settings,
+#: so each text has at most eight. test_console_pure.py has more of them.
 EVIL = {
     "of no single machine": "169.254.169.254:80;224.0.0.1:9876;255.255.255.255:9876;0.0.0.0:9876;[::]:9876;"
     "[::ffff:169.254.169.254]:80",
@@ -417,8 +418,9 @@ async def test_pages_share_one_round_and_without_a_page_nobody_is_asked(
             await ns.get(f"/v1/console/topics/T{peers.rounds}")
         passed_s = loop.time() - begun
         assert passed_s >= 2 * asking.EVERY_S * 0.95
-        # Allowed are one request to the broker and, in each of three rounds, one request to the other
-        # nameserver and two for a topic. Two more are allowed, because a fourth round may have begun.
+        # The console sends 1 request to the broker. In each of three rounds, it sends 1 request to the other
+        # nameserver, and at most 2 requests for a topic. Two more are allowed, because a fourth round may
+        # have begun.
         assert peers.questions <= 1 + 3 + 2 * 3 + 2
         await until(lambda: peers._task is None)
         before = peers.questions

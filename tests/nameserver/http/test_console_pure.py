@@ -171,7 +171,7 @@ def test_group_notes_what_differs() -> None:
     def look(at_ms: int, leader: str | None, term: int, in_contact: bool, refused: int = 0) -> None:
         notes.look(at_ms=at_ms, leader=leader, term=term, in_contact=in_contact, refused=(refused, 0))
 
-    look(0, None, 0, in_contact=False)  # a member that starts without contact has not lost it
+    look(0, None, 0, in_contact=False)  # a member that never had contact has not lost contact
     look(1, "a", 1, in_contact=True)
     look(2, "a", 1, in_contact=True)
     look(3, "a", 1, in_contact=False)

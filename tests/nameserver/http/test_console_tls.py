@@ -23,7 +23,11 @@ def flags(certificate: str, *, authority: bool = True) -> tuple[str, ...]:
 
 
 def peers_of(server: Server, certificate: str | None) -> dict[str, dict[str, Any]]:
-    """Return the console's entries about all other nameservers, as a dict by their addresses."""
+    """Return the console's entries about all other nameservers, as a dict by their addresses.
+
+    Args:
+        certificate: Name of the certificate that this client presents; None for no certificate.
+    """
     url = f"https://{server.http}/v1/console/cluster"
     with urllib.request.urlopen(url, timeout=WITHIN_S, context=client_context(certificate)) as answer:
         found = json.load(answer)["nameservers"]
@@ -70,5 +74,6 @@ def test_peers_are_asked_by_tls_and_those_with_a_wrong_certificate_are_shown_as_
             peer = peers_of(found[-1], None).get(here)
             return str(peer["reason"]) if peer and is_outcome(peer) else ""
 
-        # The last nameserver's settings do not name the private authority of the others.
+        # The last nameserver has no ``--http-tls-ca``, so it does not trust the private authority that signed
+        # the other nameservers' certificates.
         assert wait_until(refused, "its outcome").startswith("its certificate is refused: ")

@@ -247,7 +247,7 @@ async def test_pipelined_requests_are_answered_in_order(
         for end in (
             b"\r\n\r\n",
             b"\r\nX: y\r\n\r\n",
-        ):  # end of a header whose beginning followed the body of the request before
+        ):  # the rest of a header; its beginning is sent directly after the body of another request
             writer.write(body + b"GET /healthz HTTP/1.1\r\nHost: localhost")
             assert await statuses(reader, 1) == [405]
             writer.write(end)

@@ -83,8 +83,8 @@ VOLATILE_METRICS: Final = re.compile(
     r"|mqnamesrv_route_cache_bytes|mqnamesrv_raft_(last_contact|snapshot_age|apply_lag|leader_changes|elections"
     r"|storage_stalls|journal_bytes|log_bytes|snapshot_bytes|term|barrier|refused|\w+_index))"
 )
-#: Histogram buckets that a record leaves out to stay short. It has the buckets of only one path, one group of
-#: requests and one step of a change in raft mode.
+#: Histogram buckets that a record leaves out to stay short. So a record has the buckets of only one path, one
+#: group of requests and one step of a change in raft mode.
 ALIKE: Final = re.compile(
     r'mqnamesrv_http_request_seconds_bucket\{.*path="(?!/healthz")|mqnamesrv_raft_(fsync|apply)_seconds_bucket'
     r'|mqnamesrv_loop_late_seconds_bucket|mqnamesrv_request_seconds_bucket\{group="(?!route)'
@@ -202,7 +202,11 @@ class Session:
 async def session(
     root: Path, *peers: str, number: int = 0, token: str | None = TOKEN, **flags: str
 ) -> AsyncIterator[Session]:
-    """Run one nameserver. With ``peers``, it runs in raft mode as the member ``peers[number]``."""
+    """Run one nameserver. With ``peers``, it runs in raft mode as the member ``peers[number]``.
+
+    Args:
+        token: The token that changes over HTTP need; if None, the nameserver refuses all changes over HTTP.
+    """
     raft = peers[number] if peers else ""
     flags = {"dataDir": str(root), "httpListen": "127.0.0.1:0", "listenPort": "0"} | flags
     if peers:
@@ -352,7 +356,10 @@ async def independent(root: Path) -> str:
 
 
 async def raft_without_token(root: Path) -> str:
-    """Record the answers of a member that waits for its group and therefore refuses changes."""
+    """Record the answers of a member without a token, while it waits for the other members of its group.
+
+    Without a token, a nameserver refuses all changes over HTTP.
+    """
     peers = free_addresses(3)
     async with session(root, *peers, token=None) as of:
         of.masks |= {peers[1]: "OTHER1", peers[2]: "OTHER2"}
@@ -472,7 +479,7 @@ def group(of: Session) -> Operations:
 
 
 async def figures(root: Path) -> str:
-    """Give each number in a member's status its own value; record the metrics that show these values."""
+    """Give each number in a member's status a different value; record the metrics that show these values."""
     given: dict[str, Any] = {"role": "leader", "me": "a:1", "leader": "a:1", "storage_stalled": True}
     given |= {"members": ["a:1", "b:1", "c:1"], "learners": ["c:1"], "linked": ["b:1"]}
     numbers = (

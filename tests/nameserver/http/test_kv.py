@@ -1,6 +1,6 @@
 """Tests of KV values over HTTP, in independent mode and in raft mode.
 
-The tests make changes with the token, and conditional changes.
+The tests make changes with the server's token, and changes that apply only to a certain entity tag.
 """
 
 from __future__ import annotations

@@ -284,7 +284,8 @@ async def test_lists_that_wait_for_their_turn_are_bounded_and_who_is_gone_costs_
 async def test_loop_goes_round_while_a_list_of_a_large_table_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Short, because a fast machine makes the whole list in 20 ms.
+    # A fast machine makes the whole list in 20 ms. With the default time slice, the list could then need too
+    # few turns of the event loop.
     monkeypatch.setattr(line, "SLICE_S", 0.0005)
     rounds = 0
 

@@ -490,7 +490,7 @@ async def test_page_and_its_parts_are_served_and_load_nothing_from_elsewhere(tmp
                     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
                     "require-trusted-types-for 'script'; trusted-types 'none'"
                 )
-                # An XML name, which no browser loads.
+                # The address of the SVG namespace is only a name: no browser loads it.
                 assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
                 assert "https://" not in text
                 assert "<style" not in text

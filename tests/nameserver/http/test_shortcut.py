@@ -279,7 +279,7 @@ async def test_connection_is_closed_when_it_is_kept_for_too_long_but_not_while_i
 async def test_a_client_that_reads_its_answer_slowly_is_held_to_its_limits_when_it_was_kept_for_long(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server closes an old connection whose client does not read its answer.
+    """The server closes the connection of a client that does not read its answer, even an old connection.
 
     In an earlier version, the limit on the time without reading did not apply to old connections.
     """

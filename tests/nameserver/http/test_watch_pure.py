@@ -258,7 +258,7 @@ def test_pause_grows_with_the_names_that_were_looked_at() -> None:
     one = of.watch(kinds=("topics",), prefix="none")
     of.register("a", *[f"t{number:05d}" for number in range(10 * STEP)])
     look(of, one)
-    # The shortest pause, because no topic begins with the prefix.
+    # No topic begins with the prefix, so the watch has looked at no name, and its pause is the shortest.
     assert one.take_pause() == pytest.approx(watch.PAUSE_MIN_S)
     of.register("a", "other1", "other2")
     look(of, one)

@@ -53,7 +53,13 @@ def explain(
     started_ms_ago: int = 3_600_000,
     keeps_routes: bool = False,
 ) -> Explanation:
-    """Explain why topic T is listed or not, in a table with these brokers."""
+    """Explain why topic T is listed or not, in a table with these brokers.
+
+    Args:
+        history: The events that the nameserver remembers.
+        started_ms_ago: Time since the start of the nameserver.
+        keeps_routes: True if the table survives a restart, as in raft mode.
+    """
     table = RouteTable()
     for command in brokers:
         assert isinstance(table.apply(command), Applied)

@@ -127,8 +127,8 @@ async def test_bad_registration_reaches_neither_liveness_nor_table(tmp_path: Pat
 
 
 async def test_closed_connection_removes_every_broker_registered_over_it_at_once(tmp_path: Path) -> None:
-    # After a connection closed, RocketMQ removes only one of the brokers that registered over it. The other
-    # brokers stay until their leases end.
+    # All brokers of the connection must be removed. After a connection closed, RocketMQ removes only one of
+    # the brokers that registered over it, and the other brokers stay until their leases end.
     bench = Bench(tmp_path)
     other = BrokerKey(ClusterName("c"), BrokerAddr("b:1"))
     await bench.register()

@@ -32,7 +32,7 @@ class OneNameserver:
             self.server.tick(self.now)
 
     def take(self, *requests: Request, over: int = 1) -> None:
-        """Apply registrations, and check that each registration succeeds."""
+        """Apply registrations over the connection number ``over``, and check that each of them succeeds."""
         for request in requests:
             answer = self.server.register(request, ConnectionId(over), deadline=9.0, answered=never)
             assert answer == Answer()
@@ -110,9 +110,9 @@ async def test_the_current_version_makes_the_next_repeat_a_first_one(tmp_path: P
 
 
 async def test_a_question_with_an_older_version_is_answered_changed(tmp_path: Path) -> None:
-    """If a broker asks whether an older data version than the listed one is current, the answer is "changed".
+    """The answer to a broker's question about its data version is "changed" if the listed version is newer.
 
-    The answer makes the broker register, so the nameserver gets the broker's current topics.
+    This answer makes the broker register, so the nameserver gets the broker's current topics.
     """
     one = await at_the_second_version(tmp_path)
     answer = await one.server.execute(query_version(counter=1), ConnectionId(1), deadline=9.0)

@@ -36,7 +36,7 @@ class Clock:
 class Server:
     """A server that records the order of its answers.
 
-    The clock is :class:`Clock`, so a task takes the same number of rounds of the event loop on any machine.
+    The clock is :class:`Clock`, so a task takes the same number of turns of the event loop on any machine.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -105,7 +105,10 @@ async def test_connection_that_closes_takes_its_waiting_registrations_along(tmp_
 
 
 async def test_broker_that_unregisters_and_closes_at_once_is_unregistered(tmp_path: Path) -> None:
-    """A broker may unregister over another connection than the one over which it registered."""
+    """A broker is unregistered even if the connection of this request closes before the answer.
+
+    In this test, the broker registered over another connection, which stays open.
+    """
     server = Server(tmp_path)
     view = server.mode.view(Freshness.STALE)
     server.register(registration(1, 3), over=BROKER)

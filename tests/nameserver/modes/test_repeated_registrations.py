@@ -95,8 +95,9 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
 def test_hash_of_a_large_body_depends_on_a_secret_whatever_the_environment_says() -> None:
     """The hash of a body must depend on a secret of this process, which no client knows.
 
-    Otherwise, a client could construct another body with the same hash. Python's own hash is predictable if
-    the environment sets PYTHONHASHSEED, as these tests and some container images do.
+    Otherwise, a client could construct another body with the same hash, which the server would take for a
+    repeat. Python's own hash is predictable if the environment sets PYTHONHASHSEED, as these tests and some
+    container images do.
     """
     body = bytes(BODY_BYTES_MAX + 1)
     one, other = Repeats(bytes(SECRET_SIZE)), Repeats(b"\1" * SECRET_SIZE)

@@ -88,7 +88,12 @@ class Group:
         yield from output or ()
 
     def group(self, *, of: str = "3", compact: str = str(1 << 30), durability: str = "journal") -> None:
-        """Start members with the names a, b, c and so on."""
+        """Start members with the names a, b, c and so on.
+
+        Args:
+            of: Number of members.
+            compact: Number of bytes in the journal at which a member makes a snapshot.
+        """
         settings = {"members": int(of), "compact_bytes": int(compact), "volatile": durability == "memory"}
         made = (self._make(seed, **settings) for seed in range(1, 100))
         self._w = next(w for w in made if (w.leader.name, w.leader.engine.term) == ("a:1", 1))
@@ -132,7 +137,7 @@ class Group:
         self._w.start(name)
 
     def disk(self, name: str, state: str) -> None:
-        """Make the disk of a member hang, or work again."""
+        """Make the disk of a member hang if ``state`` is "hangs"; otherwise make it work again."""
         if state == "hangs":
             self._w[name].write_delay = float("inf")
         else:
@@ -150,7 +155,7 @@ class Group:
         yield from self._receive(self._w.engine(name), peer, greeting)
 
     def change(self, name: str, how: str, member: str) -> Iterator[str]:
-        """Make a leader add or remove a member."""
+        """Make leader ``name`` add ``member`` if ``how`` is "add"; otherwise make it remove ``member``."""
         membership = self._w.engine(name).membership
         try:
             (membership.add_member if how == "add" else membership.remove_member)(f"{member}:1")

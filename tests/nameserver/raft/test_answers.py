@@ -119,7 +119,7 @@ def test_d23_what_a_former_life_proposed_answers_nobody_of_this_one(
 
 def test_d27_a_late_command_is_not_applied_over_what_is_newer() -> None:
     table = RouteTable()
-    late, newer = _put("v1"), _put("v2")  # both were computed from the same state; `late` was delayed
+    late, newer = _put("v1"), _put("v2")  # commands computed from the same state; `late` was delayed
     assert isinstance(table.apply(newer), Applied)
     assert isinstance(table.apply(late), Moved)
     held = table.view.kv_value("n", "k")

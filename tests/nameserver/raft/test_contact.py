@@ -51,7 +51,7 @@ def test_who_accepted_us_has_done_so_also_after_a_new_link() -> None:
     contact.accepted_by("b", clock=2.0, echo=90.0, voter=True)
     contact.forget("b")
     assert contact.member_date("b") == -math.inf
-    assert contact.majority_date(100.0) == -math.inf  # the other member may have restarted with fewer entries
+    assert contact.majority_date(100.0) == -math.inf  # b may have restarted with fewer entries
     assert contact.accepted_date("b") == 90.0
     contact.accepted_by("b", clock=1.0, echo=95.0, voter=True)
     assert contact.accepted_date("b") == 95.0
@@ -172,7 +172,7 @@ def test_a_yes_is_kept_until_the_date_is_too_old_the_limit_falls_or_the_term_end
     contact = QuorumContact(3)
     contact.accepted_by("b", clock=1.0, echo=90.0, voter=True)
     contact.led(90.5, 1, 1)
-    assert not contact.in_time(91.0, 2.0)  # no answer is stored before the first question
+    assert not contact.in_time(91.0, 2.0)  # no answer is stored before the first call of younger()
     assert contact.younger(91.0, 2.0)
     assert contact.in_time(91.9, 2.0)
     assert not contact.in_time(92.0, 2.0)

@@ -97,10 +97,10 @@ def test_without_a_trusted_majority_nobody_leads_until_one_is_forced(
 
 
 async def test_a_commit_index_beyond_the_log_is_loss_and_refused(tmp_path: Path) -> None:
-    """A member whose log lost committed entries must not start, unless its machine was restarted.
+    """A member whose log lost committed entries must not start if its machine was not restarted.
 
-    A power cut, which also restarts the machine, may lose entries. The member then starts, and knows that
-    entries may be missing. In this test, only a defect can explain the loss.
+    A power cut may lose entries, but it also restarts the machine. Then the member starts, and knows that
+    entries may be missing. In this test, the machine was not restarted, so the loss must be a defect.
     """
     async with cluster_of(tmp_path, 1) as cluster:
         await cluster.start()

@@ -56,7 +56,8 @@ async def test_a_snapshot_whose_restore_was_refused_is_not_restored_at_the_next_
 ) -> None:
     """A snapshot whose restore failed must not be restored at the next start.
 
-    The operator has got the answer that nothing changed. Entries that were acknowledged later would be lost.
+    The operator has got the answer that nothing changed. If the next start restored the snapshot, entries
+    that were acknowledged after this answer would be lost.
     """
     disk = Faulty()
     monkeypatch.setattr(node_member, "DISK", disk)
@@ -176,7 +177,7 @@ async def _saved_alone(cluster: Cluster, payload: bytes) -> SnapshotFile:
 
 @pytest.mark.parametrize("older", [False, True], ids=["it was the only one", "an older one exists"])
 async def test_a_member_that_has_lost_its_newest_snapshot_does_not_start(tmp_path: Path, older: bool) -> None:
-    """A member that has lost its newest snapshot must not start, although its journal has no entries.
+    """A member that has lost its newest snapshot must not start, even if its journal is empty.
 
     Only an older state or no state would be left, so acknowledged entries would be lost without a notice.
     """

@@ -103,7 +103,7 @@ def test_a_configuration_among_the_entries_is_in_force_at_once(world: Make) -> N
     term = follower.term
     follower.receive("a:1", encode(from_leader(follower, [(term, REGULAR), (term, configuration)])))
     assert follower.shared.configuration == changed
-    follower.receive("a:1", encode(from_leader(follower)))  # must not fail because of the learner
+    follower.receive("a:1", encode(from_leader(follower)))  # the new learner must not make this call fail
 
 
 def test_a_follower_that_was_asked_to_stand_does_not_wait_for_its_leader(world: Make) -> None:

@@ -261,7 +261,7 @@ def test_d18_a_long_conflicting_tail_is_replaced_in_a_few_messages(world: Make) 
     for _ in range(900):
         w.submit()
     for other in "bc":
-        w.cut("a", other)  # messages in flight are lost, so the leader later begins with its last entry
+        w.cut("a", other)  # over a new link, the leader begins at the end of its log, and must go back
     w.run(1)
     w.logging = True
     w.heal()
@@ -429,7 +429,7 @@ def test_no_entry_is_appended_while_a_snapshot_is_restored(world: Make) -> None:
     """While a snapshot is restored, no entry may be appended.
 
     The restored snapshot gets the log's next index. If an entry already had this index, the log would contain
-    an entry that was made for the former state, and the member would have to stop.
+    an entry that was made for the former state. Then the member would have to stop.
 
     In this test, a slow disk ends the leadership of the only member during the restore. The member must not
     be elected again before the restore ends, because a new leader appends an entry.
@@ -826,7 +826,7 @@ def _d25_echo_off(patch: pytest.MonkeyPatch) -> None:
 
 
 class _Own(msgspec.Struct):
-    """A message of the raft library's own replication, in the library's format."""
+    """A message by which PySyncObj itself replicates entries, in PySyncObj's format."""
 
     content: dict[str, Any]
     term: int = 0

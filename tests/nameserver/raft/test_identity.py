@@ -138,8 +138,8 @@ def test_the_newest_vote_outlives_the_damage_of_one_copy(config: RaftConfig, slo
     else:
         raw[slot * size + 6] ^= 1
     path.write_bytes(raw)
-    # The first start replaces the torn copy by an intact copy. So the vote would then survive damage of the
-    # other copy, too.
+    # The first start replaces the damaged copy by an intact one. So the second start must find the vote,
+    # although the other copy is damaged before it.
     for _ in range(2):
         directory = DataDirectory(config)
         assert directory.load_vote() == (4, None)

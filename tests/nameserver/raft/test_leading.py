@@ -62,7 +62,7 @@ def test_a_learner_does_not_keep_a_voters_answer_from_counting(world: Make) -> N
     w.engine("a").membership.add_member("d:1")
     w.settle()
     leader, index = _unanswered(w)
-    leader.receive("d:1", encode(from_voter(leader)))  # member d is the learner, and has no link
+    leader.receive("d:1", encode(from_voter(leader)))  # the answer of a learner (member d) must not count
     assert leader.commit_index < index
     leader.receive("b:1", encode(from_voter(leader)))
     w.run(0.01)

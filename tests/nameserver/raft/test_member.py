@@ -102,7 +102,7 @@ async def test_a_single_member_works_alone_on_a_port_of_its_own_choice(tmp_path:
         assert member.contact_age() == 0.0
         await member.close()
         await member.close()
-    # The restarted member applies b"1" again.
+    # A restarted member applies its whole log again, so b"1" appears twice.
     assert [payload for _, payload in machine.applied] == [b"1", b"1", b"2"]
 
 

@@ -109,7 +109,7 @@ _NOBODY_DIALS = """
 def test_a_task_that_dies_ends_the_process_and_says_why(tmp_path: Path, scenario: str, what: str) -> None:
     """If a task of a member fails, the process must end and log the reason.
 
-    Otherwise, the process would continue to run, but without a part of its work, such as votes or links.
+    Otherwise, the process would continue to run, but would no longer do a part of its work, such as voting.
     """
     done = _run_alone(scenario, tmp_path)
     assert done.returncode == 70, done.stderr

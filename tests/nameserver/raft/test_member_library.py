@@ -29,7 +29,7 @@ from tests.waiting import until
 async def test_d14_a_crash_between_image_and_trimmed_journal_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The files look as after a kill before the trim.
+    # Do not trim the journal. So the files look as if the member was killed between snapshot and trim.
     monkeypatch.setattr(Journal, "trim", lambda journal, index: None)
     async with cluster_of(tmp_path, 1, compact_bytes=5_000) as cluster:
         await cluster.start()
@@ -113,7 +113,7 @@ async def test_d33_a_member_listens_where_it_is_named_and_nowhere_else(tmp_path:
 def _d14_off(patch: pytest.MonkeyPatch) -> None:
     """Switch off the repair of PySyncObj's defect D14.
 
-    The member then discards its whole journal if it does not begin exactly where the snapshot ends.
+    The member then discards its whole journal if the journal does not begin exactly where the snapshot ends.
     """
     original = recovery.join
 

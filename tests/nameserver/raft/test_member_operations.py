@@ -113,7 +113,7 @@ async def test_leadership_goes_where_it_is_sent(tmp_path: Path) -> None:
         await cluster.start()
         await cluster.put(b"one")
         for target in (*cluster.peers, None):
-            await cluster.settled()  # a new leader first needs answers of the other members
+            await cluster.settled()  # a new leader can hand over only after the other members answered
             leader = await cluster.elected()
             if target == cluster.name(leader):
                 with pytest.raises(ChangeRefused, match="leads already"):

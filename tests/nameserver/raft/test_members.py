@@ -312,7 +312,7 @@ def test_a_founder_that_was_emptied_and_caught_up_is_told_that_it_is_removed(
 def test_who_was_removed_while_it_took_an_image_is_told_when_it_holds_one(world: Make) -> None:
     """A member that is removed while it waits for a snapshot gets notified after it has the snapshot.
 
-    Before, it has no data, and a leader does not notify a member without data.
+    Until then it has no data, and a leader does not notify a member without data.
     """
     w = world(compact_bytes=2000)
     w.elect("a")
@@ -424,7 +424,7 @@ def test_a_removal_that_leaves_it_to_an_emptied_member_is_refused(world: Make) -
         leader.membership.remove_member("c:1")
     w.drop_filter = None
     assert w.run(5, lambda: w.engine("b").role is Role.FOLLOWER)
-    w.run(0.2)  # in this time, the answer to a heartbeat arrives
+    w.run(0.2)  # wait until b has answered a heartbeat, so that it counts for the majority
     assert leader.membership.remove_member("c:1") is not None
 
 

@@ -119,7 +119,7 @@ def test_a_member_takes_the_leaders_snapshot_once_a_thread_can_be_started(
     async def scenario() -> None:
         async with cluster_of(tmp_path) as cluster:
             away = await with_a_member_without_data(cluster)
-            refused.add(name)  # the other members have these threads already
+            refused.add(name)  # the other members have started these threads already
             await cluster.start(away)
             await until(lambda: lines("snapshot not installed"))
             assert WHY in lines("snapshot not installed")[0].getMessage()

@@ -45,8 +45,9 @@ def test_a_link_behind_a_stalled_vote_is_dropped_on_the_next_turn(
 ) -> None:
     """A member ends a link if too many messages wait until the member's vote is stored.
 
-    While the disk hangs, the messages wait in a queue. If the queue is full, the next message ends the link,
-    but not while the member carries out the engine's effects.
+    While the disk hangs, the messages wait in a queue. If the queue is full, the next message ends the link
+    in the next turn of the event loop. The link must not end while the member carries out the engine's
+    effects. The end of a link calls the engine, and this is not allowed at that time.
     """
     disk, performing = Still(), False
     ended: list[tuple[RaftMember, bool]] = []
@@ -115,7 +116,8 @@ async def test_bytes_that_wait_for_a_stalled_vote_are_bounded_like_those_of_a_li
             assert sent.count(True) in (15, 16)  # a few messages of the engine may wait, too
             assert sent.index(False) == sent.count(True), "a message was sent behind a refused one"
             assert ended == []
-            # Messages of the engine still wait in the queue, until they exceed their own limit.
+            # Above the limit for application messages, messages of the engine still wait in the queue. They
+            # have a higher limit, BUFFER_MAX, which the test lowers.
             monkeypatch.setattr(node_member, "BUFFER_MAX", 16 * size + 100)
             for _ in range(50):
                 follower.engine.effects.send(cluster.name(leader), Stale(follower.term))

@@ -56,7 +56,7 @@ def _forged(name: str) -> TlsContexts:
     return TlsContexts(accept=accept, dial=dial)
 
 
-# ---- names and files
+# ---- names in certificates, and certificate files
 
 
 @pytest.mark.parametrize(

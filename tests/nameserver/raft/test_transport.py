@@ -311,7 +311,7 @@ async def test_views_that_a_failed_reader_still_holds_cost_no_link() -> None:
         take = owner.raft_message
 
         def keep(peer: str, data: bytes | memoryview) -> None:
-            held.append(data)  # a variable keeps a reference, as the traceback of an exception may do
+            held.append(data)  # keep a reference to the data, as the traceback of an exception may do
             take(peer, data)
 
         owner.raft_message = keep  # type: ignore[method-assign]
@@ -353,7 +353,7 @@ async def test_a_flood_of_a_proven_peer_holds_one_frame_of_memory_at_most() -> N
             assert len(link._buffer) <= FRAME_MAX + 4
         peer.writer.write(struct.pack(">I", FRAME_MAX) + bytes(FRAME_MAX - 1))
         await peer.writer.drain()
-        peer.writer.write(bytes(3 * FRAME_MAX))  # its seal is wrong, so nothing later is read
+        peer.writer.write(bytes(3 * FRAME_MAX))  # the frame's seal is wrong, so nothing more is read
         assert await peer.closed()
         assert owner.messages == []
         assert link._buffer == b""
@@ -439,7 +439,7 @@ async def test_member_that_was_away_is_linked_before_the_other_member_dials_agai
 ) -> None:
     """A member that starts late must dial the other member itself.
 
-    The other member's dial has failed, and it does not dial again in this test.
+    The other member has dialled before, without success, and does not dial again in this test.
     """
     for name, value in (("RETRY_S", (600.0, 600.0)), ("LESSER_DIALS_AFTER_S", 600.0)):
         monkeypatch.setattr(f"routekeeper.nameserver.raft.links.transport.{name}", value)
@@ -536,7 +536,7 @@ async def test_d24_an_idle_link_stays_and_a_silent_one_is_given_up(monkeypatch: 
         loop = asyncio.get_running_loop()
         begun = loop.time()
         while loop.time() - begun < 0.6:
-            assert (await peer.read())[0] == PING  # it sends only pings; the peer answers them
+            assert (await peer.read())[0] == PING  # the member sends only pings, and the peer answers
             peer.frame(peer.sealed(PING, b""))
         assert owner.linked == {"b:1": 1}
         assert owner.messages == []

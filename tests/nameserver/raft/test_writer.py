@@ -111,7 +111,7 @@ def test_silent_writes_are_not_told_until_one_is_not_silent(running: Running) ->
     running.disk.moves.clear()
     running.write(silent=True)
     assert running.disk.began.acquire(timeout=LONG_S)
-    loud = running.write()  # the writer must report this write, because it is not silent
+    loud = running.write()  # not silent, so the writer must report when this write is durable
     running.disk.moves.set()
     wait_until(lambda: running.told[-1:] == [loud], "the loud one is told")
 

@@ -73,7 +73,7 @@ def put_kv(key: str, value: str) -> Request:
 
 @dataclass
 class RecordedEffects:
-    """A record of the actions that the mode requests. They are not carried out."""
+    """A record of the actions that a member requests from its server. Nobody carries out these actions."""
 
     closed: list[ConnectionId] = field(default_factory=list)
     notices: list[MinBrokerChange] = field(default_factory=list)
@@ -143,8 +143,8 @@ class Group:
     def _let_one_stand(self) -> None:
         """Start the first election at once.
 
-        Otherwise, tests would wait for the election timeout. It is long, because the leader must not change
-        during a test.
+        Otherwise, tests would wait for the election timeout. This timeout is long, so that the leader does
+        not change during a test.
         """
         member = self.running[0].member
         member.engine.shared.stand_now()
@@ -166,7 +166,10 @@ class Group:
 
 @contextlib.asynccontextmanager
 async def timed() -> AsyncIterator[Callable[[], float]]:
-    """Yield a clock (in seconds) that does not count delays of this event loop by the machine."""
+    """Yield a clock in seconds.
+
+    The clock does not count the time for which a busy machine delays this event loop.
+    """
     loop = asyncio.get_running_loop()
     begun, lost = loop.time(), 0.0
 

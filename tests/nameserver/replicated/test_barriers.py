@@ -243,7 +243,7 @@ def test_a_learner_or_the_leader_itself_needs_a_round() -> None:
     assert settle(rounds, 9) == []
     assert rounds.number == 1
     assert rounds.round
-    rounds.confirms("b", 0)  # must be ignored, because it answers an earlier round
+    rounds.confirms("b", 0)  # must be ignored, because it answers an earlier round of questions
     assert settle(rounds, 10) == []
     rounds.confirms("b", 1)
     assert rounds.confirmed_by == {"b"}
@@ -257,7 +257,7 @@ def test_who_asks_during_a_round_gets_the_next_one() -> None:
     settle(rounds, 5)
     ask(rounds, "a", 2, voter=False)
     assert settle(rounds, 6) == []
-    assert rounds.number == 1  # no second round begins while the first is in progress
+    assert rounds.number == 1  # no second round of questions begins during the first
     rounds.confirms("b", 1)
     assert settle(rounds, 7) == [confirmed("a", 1, 5)]
     assert rounds.number == 2

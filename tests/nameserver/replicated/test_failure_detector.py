@@ -650,7 +650,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     - A broker that is connected to a member in contact is not evicted because of closed connections.
     - A broker is not evicted because of its lease if a member in contact received a message of the broker
-      within the lease, and has not restarted since.
+      within the lease. This rule does not hold if the member has restarted since the message.
     - A dead broker is evicted within two leases and 2 s, even if leaders change or members restart.
     """
 

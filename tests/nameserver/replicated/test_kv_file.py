@@ -125,7 +125,7 @@ async def test_all_that_the_group_acknowledged_of_kv_is_there_after_a_restart(tm
     acknowledged = {}
     async with group_of(tmp_path, size=1) as group:
         for number in range(7):
-            value = '"\x01' * 450_000  # the file is longer, because JSON escapes these characters
+            value = '"\x01' * 450_000  # JSON escapes these characters, so the file is longer than the values
             answer = await ask(group.running[0], put_kv(str(number), value))
             if answer.code == ResponseCode.SUCCESS:
                 acknowledged[str(number)] = value

@@ -85,7 +85,7 @@ def test_nothing_is_logged_above_info_in_a_quiet_life(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body() -> None:
-        # With this durability, a slow disk causes no warning in the log.
+        # The test allows no warning. With durability ``memory``, a slow disk causes none.
         async with group_of(tmp_path, raftDurability="memory") as group:
             await group.everywhere(register())
 

@@ -175,7 +175,10 @@ def test_own_leader_counts_a_copy_only_when_it_appends() -> None:
 
 
 def deferred(*, index: int) -> tuple[ProposalBook, int]:
-    """Return a ProposalBook and the number of its only proposal, which the leader of term 3 has deferred."""
+    """Return a ProposalBook and the number of its only proposal, which the leader of term 3 has deferred.
+
+    So the proposal must be computed again after the entry ``index`` is applied.
+    """
     book = ProposalBook(boot_id=1)
     sequence = book.add(ONE, deadline=2.5)
     hand(book, sequence, TO_LEADER, now=0.0, may_reach_log=True)
@@ -215,11 +218,11 @@ def test_deferral_of_another_process_or_term_is_ignored() -> None:
 
 
 def test_a_proposal_of_which_a_newer_copy_is_under_way_is_not_decided_again() -> None:
-    """The deferral of an old copy must not cause a new decision while a newer copy is under way.
+    """A member must not compute a command again while a newer copy of its proposal is on its way.
 
-    The member sent the proposal twice, over two links. The leader deferred only the first copy, so the second
-    copy may still get into the log. If the member decided the request again now, the request could take
-    effect twice.
+    The member sent the proposal twice, over two links. The leader deferred the first copy, which means that
+    the member must compute the command again. But the second copy may still get into the log. Then the
+    request could take effect twice.
     """
     leader = Sequencer(term=3)
     take(leader, 7, touch(), boot_id=9)
@@ -234,7 +237,7 @@ def test_a_proposal_of_which_a_newer_copy_is_under_way_is_not_decided_again() ->
     book.applied(3)
     assert book.released(applied_index=10) == (), "the second copy is under way"
 
-    leader.applied(10)  # the entry only renewed a lease, so the leader may take the next copy
+    leader.applied(10)  # the broker's earlier command (touch) is applied, so the leader takes the next copy
     assert take(leader, sequence, register(), attempt=2) is None
     assert sequences(leader) == [sequence], "which is its verdict: decided again it would take effect twice"
 
@@ -321,7 +324,7 @@ def test_what_is_under_way_is_sent_again_in_its_time_whatever_else_comes() -> No
 def test_what_could_not_be_handed_over_is_offered_again() -> None:
     book = ProposalBook(boot_id=1)
     sequences_ = [book.add(ONE, deadline=10.0) for _ in range(3)]
-    for _ in range(2):  # the link is full, so the proposal is not sent
+    for _ in range(2):  # no proposal is sent between the calls, as if the link was full
         assert [w.proposal.sequence for w in book.outgoing(TO_LEADER, now=0.0, understood=1)] == sequences_
     hand(book, sequences_[0], TO_LEADER, now=0.0, may_reach_log=True)
     assert [w.proposal.sequence for w in book.outgoing(TO_LEADER, now=0.1, understood=1)] == sequences_[1:]

@@ -150,7 +150,7 @@ async def test_a_difference_that_a_member_may_not_know_goes_whole_once_it_can_be
             monkeypatch.setattr(follower.reports.reporter, "understood", 1)
             follower.proposer.decide_deferred()
             assert under_way(follower) == [before], "decided again it might take effect twice"
-            follower.proposer.book.applied(follower.member.term + 1)  # first entry of a new leader
+            follower.proposer.book.applied(follower.member.term + 1)  # as by the first entry of a new leader
             await until(lambda: kinds_under_way(follower) == {"RegisterBroker"}, "it goes whole")
         await takes_effect(group, asking)
 

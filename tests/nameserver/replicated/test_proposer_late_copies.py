@@ -57,7 +57,7 @@ def later(group: Group, seconds: float = REPEATED_AFTER_S) -> None:
 
 
 async def vouched_for(member: Replicated) -> None:
-    """Repeat the broker's registration until the member answers it without a log entry."""
+    """Repeat the broker's registration until the member answers it from its table, without a log entry."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + 30.0
     while True:
@@ -103,10 +103,10 @@ async def test_a_copy_that_was_under_way_when_the_newer_one_came_is_late(tmp_pat
 
 
 async def test_a_broker_whose_store_was_restored_is_shown_with_its_second_heartbeat(tmp_path: Path) -> None:
-    """A broker whose store was restored is listed with its new data after its second registration.
+    """Members apply only the second registration of a broker whose store was restored from a backup.
 
-    The restored broker has a lower data version than its record in the table. It uses new connections, and no
-    member has noticed that its former connections are gone.
+    The restored broker has a lower data version than its record in the table, so its first registration may
+    be a late copy. It uses new connections, and no member has noticed that its former connections are gone.
     """
     async with group_of(tmp_path) as group:
         await registered_with_all(group)
@@ -118,9 +118,10 @@ async def test_a_broker_whose_store_was_restored_is_shown_with_its_second_heartb
 
 
 async def test_a_repeat_is_seen_where_registrations_are_answered_without_the_log(tmp_path: Path) -> None:
-    """A repeat of a late registration is noticed even if members answer registrations without the log.
+    """A member applies a repeat of an older registration, even if it answered the first copy without the log.
 
-    The repeated registration has the same bytes as before, and the table still has the same revision.
+    The repeat has the same bytes as before, and the table still has the same revision. But a repeat shows
+    that the registration is no late copy: the broker's store was restored from a backup.
     """
     async with group_of(tmp_path) as group:
         await registered_with_all(group)

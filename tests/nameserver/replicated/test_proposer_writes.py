@@ -33,8 +33,8 @@ def name_of(number: int) -> BrokerName:
 
 async def test_concurrent_changes_at_all_members_all_apply(tmp_path: Path) -> None:
     async with group_of(tmp_path) as group:
-        # Changes of the same broker name are applied one after the other, each with a round trip to the
-        # leader.
+        # The changes of one broker name are applied one after the other, each with a round trip to the
+        # leader. All of them must succeed in time.
         requests = [
             register(addr=f"10.0.1.{i}:1", broker_id=i // NAMES, topics=(f"T{i}",), brokerName=name_of(i))
             for i in range(NAMES * BROKERS_PER_NAME)
@@ -66,8 +66,8 @@ async def test_write_that_a_leader_appended_without_a_majority_has_an_unknown_ou
 def test_write_behind_one_whose_deadline_has_come_is_applied(tmp_path: Path) -> None:
     """A write must be applied even if the deadline of an earlier write has passed.
 
-    The proposer must not ask a timer of the event loop for its due time. A timer of uvloop has no due time if
-    its delay is below 0.5 ms.
+    The proposer sets a timer for a deadline. A timer of uvloop has no due time if its delay is below 0.5 ms.
+    So the proposer must not read the due time from the timer.
     """
 
     async def body() -> None:

@@ -33,7 +33,7 @@ from tests.waiting import until
 async def test_what_a_process_reads_after_standing_still_is_heard_now(tmp_path: Path) -> None:
     """A process that was stopped must use the present time for heartbeats that it reads when it continues.
 
-    It may read them before a timer advances the clock by which it measures leases.
+    The process may read the heartbeats before a timer advances the clock by which it measures leases.
     """
     async with group_of(tmp_path, size=1) as group:
         member = group.running[0]
@@ -55,7 +55,8 @@ async def register_two(group: Group) -> None:
 async def only_the_other_goes(group: Group) -> None:
     """Close the second broker's connections, and check that the leader evicts only this broker.
 
-    After the eviction, the test need not wait longer, because the leader judges both brokers at once.
+    The leader decides about both brokers at once. So when the second broker is gone, the leader has already
+    decided that the first broker stays.
     """
     for member in group.running:
         member.closed(TWO, by_us=False)
@@ -69,9 +70,9 @@ async def group_with_a_report_missing(
 ) -> AsyncIterator[tuple[Group, Replicated]]:
     """Yield a group and its leader, which gets no reports from one follower.
 
-    The follower reported that its connection with the broker is closed. Then it got a new link to the leader,
-    over which its reports are lost. By now, the other members have reported a closed connection, too. Undo
-    the patch to let the follower's reports arrive again.
+    The follower reported that its connection with the first broker is closed. Then it got a new link to the
+    leader, over which its reports are lost. By now, the other members have reported a closed connection, too.
+    If the test undoes ``monkeypatch``, the follower's reports arrive again.
 
     Args:
         came_back: True if the broker has connected to the follower again. The leader does not know this.
@@ -120,7 +121,7 @@ async def test_report_that_is_lost_with_a_link_is_missing_until_it_comes_over_th
 async def test_all_are_judged_once_a_missing_report_has_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a missing report has arrived, the leader judges all brokers again.
+    """After a missing report has arrived, the leader decides again for all brokers whether to evict them.
 
     The first report over a new link is complete: it also contains brokers whose state has not changed.
     """

@@ -152,8 +152,8 @@ async def test_who_waits_for_a_change_is_answered_when_a_snapshot_is_restored(
             after = await waiting
         assert after["index"] < before["index"]
         assert after["epoch"] > before["epoch"]
-        # A client may send its next query only now, with an index from before the restore. It must also
-        # get the new epoch.
+        # A client may send its next query only now, with an index from before the restore. The answer must
+        # have the new epoch, too.
         async with asyncio.timeout(30):
             assert (await one.get(last))["epoch"] == after["epoch"]
     async with alone(tmp_path, raft) as again:

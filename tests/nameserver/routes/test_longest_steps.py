@@ -131,9 +131,10 @@ def test_return_of_all_removed_topics_is_made_in_steps() -> None:
 def test_one_removal_more_than_are_remembered_hashes_none_of_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A table that forgets its oldest removals must not hash the other removals again.
+    """A table that forgets its oldest removals must not hash the remaining removals again.
 
-    The table remembers only a limited number of removals.
+    The table remembers only a limited number of removals. The removal that exceeds this number costs only
+    one hash, like every other removal.
     """
     hashed = 0
 

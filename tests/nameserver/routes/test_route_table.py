@@ -95,13 +95,13 @@ def filled(*names: str, topics: tuple[str, ...] = ("t1", "t2")) -> RouteTable:
     return table
 
 
-# -- differences ------------------------------------------------------------------------------------------
+# -- registrations as differences from the table ----------------------------------------------------------
 
 
 def shortened(table: RouteTable, counter: int = 2, topics: tuple[str, ...] = ("t1", "t3")) -> Update:
     """Return broker a's registration as a difference from the table.
 
-    The registration keeps ``t1`` and adds ``t3``.
+    By default, the registration keeps the topic ``t1`` and adds ``t3``.
     """
     command = registration(table, topics=topics, data_version=DataVersion(counter=counter))
     short = table.shortened(as_it_came(command), delete_absent=False)

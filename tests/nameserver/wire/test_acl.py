@@ -1,7 +1,7 @@
 """Tests of a nameserver with ``--acl``.
 
-The tests check each request code with each value of ``--acl``, changes of the account file, and the cost of
-requests from clients without an account.
+The tests check each request code with each value of ``--acl``. They also check changes of the account file,
+and the cost of requests from clients without an account.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ async def test_unsigned_reads_are_let_in_from_white_addresses(tmp_path: Path, ac
         acl_file.write_text(FILE.replace("[]", "[127.0.0.*]"))
         assert await ns.server.reloads[0].look() == "taken"
         assert (await ns.ask(106)).code == 0
-        assert (await ns.register("b", "T")).code == 0  # RocketMQ 4.9.7's brokers sign no registration
+        assert (await ns.register("b", "T")).code == 0  # unsigned, as from RocketMQ 4.9.7's brokers
         assert (await ns.ask(105, topic="T")).code == 0
         assert ns.server.cache.entries == 0  # cached answers would be sent to other hosts, too
 

@@ -8,7 +8,7 @@ from routekeeper.remoting.codes import HeaderCodec
 from routekeeper.remoting.frame import encode_frame
 from tests.nameserver.wire.test_route_cache import cache_of, in_full, lead, table_of
 
-#: The cache looks for the opaque at ``%d``. The other opaque in the header is always 6.
+#: Headers with two ids of the request ("opaque"). The cache reads the id at ``%d``; the other id is always 6.
 AMBIGUOUS = {
     "twice": b'{"code":105,"extFields":{"topic":"T"},"opaque":%d,"version":479,"opaque":6}',
     "among the arguments first": b'{"code":105,"extFields":{"opaque":%d,"topic":"T"},"flag":0,"opaque":6}',

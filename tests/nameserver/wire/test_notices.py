@@ -121,7 +121,12 @@ def refused(
 ) -> int:
     """Register addresses over a connection from ``host``.
 
-    Return the number of addresses in ``tell`` to which the server does not connect.
+    Return the number of addresses in ``tell`` to which the server then refuses to connect.
+
+    Args:
+        registered: The addresses.
+        tell: Addresses to which the server is asked to send a notice.
+        closed: If True, close the connection before the notices.
     """
 
     async def main() -> None:

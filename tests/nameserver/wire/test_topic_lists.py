@@ -37,7 +37,8 @@ async def test_other_work_has_its_turn_while_a_long_list_is_made(
         await ns.register("b", *TOPICS)
         monkeypatch.setattr(line, "SLICE_S", 0.0)  # one step in each turn of the event loop
         if leader_lost:
-            # In this case, the server asks the mode for a view, as for a read that waits.
+            # Make the server find no view of its table that may be read, as after the loss of the leader. The
+            # read then waits until the server gets such a view.
             monkeypatch.setattr(ns.server, "_readable_view", lambda: None)
         for code in (206, 224, 311, 312, 313):
             turns = Turns()

@@ -129,6 +129,7 @@ def test_value_that_yaml_reads_as_something_else_is_known(text: str) -> None:
     quoted = parse_yaml(f"a: '{text}'\n".encode())
     assert isinstance(quoted, Members)
     ambiguous = str(yaml.safe_load(f"a: {text}\n")["a"]) != text
-    # The YAML library of this test reads 1e3 as a text, but other libraries read it as a number.
+    # Our reader must count each value as ambiguous that this YAML library changes. It also counts 1e3, which
+    # this library reads as a text, but other libraries read as a number.
     assert node.members["a"].is_ambiguous or not ambiguous  # type: ignore[union-attr]
     assert not quoted.members["a"].is_ambiguous  # type: ignore[union-attr]
