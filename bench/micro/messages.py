@@ -32,6 +32,7 @@ from typing import Final
 import uvloop
 
 from routekeeper.bench import interpreter
+from routekeeper.bench.group import cpu_s
 from routekeeper.broker.config import BrokerConfig
 from routekeeper.broker.server.founding import name_of_store
 from routekeeper.broker.server.loading import load_broker
@@ -51,7 +52,6 @@ _RECOVERY: Final = "recovery"
 #: Longest time in s until the nameserver has a new topic: Apache's broker registers a topic some time after
 #: the topic's creation.
 _ROUTED_S: Final = 60.0
-_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +85,6 @@ def process(module: str, *args: str) -> Iterator[tuple[int, str]]:
         popen.terminate()
         popen.wait()
         popen.stdout.close()
-
-
-def cpu_s(pid: int) -> float:
-    """Return the CPU time that a process has used since its start, in s."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
 async def measure(work: Callable[[], Awaitable[int]], broker: int) -> Cost:

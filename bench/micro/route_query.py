@@ -1,6 +1,6 @@
 """Measures route queries per second, and per second of server CPU time, for several servers.
 
-    python -m routekeeper.bench.micro.route_query [--rounds 3] [--seconds 3] [--apache-jars DIR] [--json FILE]
+    python -m routekeeper.bench.micro.route_query [--rounds 3] [--seconds 3] [--unlike] [--json FILE]
 
 The servers are our nameserver, Apache's nameserver and echo servers. All run at the same time, but only one
 of them gets requests at a time. Each round queries all servers one after the other, in random order. The load
@@ -26,8 +26,6 @@ import os
 import platform
 import random
 import re
-import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -41,9 +39,10 @@ from typing import Any, Final
 import msgspec
 
 from routekeeper.bench import interpreter
-from routekeeper.bench.direct import OPENER
+from routekeeper.bench.arms.apache import JARS, RELEASE
+from routekeeper.bench.arms.servers import java, java_missing, status_of
 from routekeeper.bench.micro.load import Plan
-from routekeeper.bench.surroundings import cache_home
+from routekeeper.bench.ports import free_ports
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.fields import RegisterBrokerFields
@@ -102,7 +101,7 @@ class Stack(contextlib.ExitStack):
 
     Attributes:
         env: Additional environment variables.
-        program: Module of the nameserver to start; another tree may have another module.
+        program: Module of the nameserver to start. A checkout of another commit may have another module.
     """
 
     def __init__(self) -> None:
@@ -110,9 +109,7 @@ class Stack(contextlib.ExitStack):
         self.env: dict[str, str] = {}
         self.program = "routekeeper.nameserver"
 
-    def start(
-        self, command: list[str], folder: Path, env: dict[str, str] | None = None
-    ) -> subprocess.Popen[str]:
+    def start(self, command: list[str], folder: Path) -> subprocess.Popen[str]:
         log = self.enter_context((folder / "stderr.txt").open("wb"))
         process = subprocess.Popen(
             command,
@@ -120,7 +117,7 @@ class Stack(contextlib.ExitStack):
             stderr=log,
             text=True,
             cwd=folder,
-            env={**os.environ, **self.env, **(env or {})},
+            env={**os.environ, **self.env},
         )
         self.callback(_stop, process)
         return process
@@ -151,23 +148,15 @@ def start_echo(stack: Stack, folder: Path, name: str, *arguments: str) -> Target
     return Target(name=name, addr=_line(process, r"listen=(\S+)")[1], pid=process.pid, check=False)
 
 
-def start_independent(stack: Stack, folder: Path) -> Target:
-    command = [
-        sys.executable,
-        "-m",
-        stack.program,
-        "--listen",
-        "127.0.0.1:0",
-        "--http",
-        "127.0.0.1:0",
-    ]
-    process = stack.start([*command, "--data", "data"], folder)
+def start_independent(stack: Stack, folder: Path, *flags: str) -> Target:
+    command = [sys.executable, "-m", stack.program, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    process = stack.start([*command, "--data", "data", *flags], folder)
     return Target(name="independent", addr=_line(process, r"listen=(\S+)")[1], pid=process.pid)
 
 
 def start_raft(stack: Stack, folder: Path) -> tuple[list[Target], list[str]]:
     """Start three members; return the leader and a follower, and the addresses of all three members."""
-    ports = _free_ports(3)
+    ports = free_ports(3)
     peers = ",".join(f"127.0.0.1:{port}" for port in ports)
     members = []
     for port in ports:
@@ -187,7 +176,7 @@ def start_raft(stack: Stack, folder: Path) -> tuple[list[Target], list[str]]:
     ready = [(member.pid, _line(member, r"listen=(\S+) http=(\S+)")) for member in members]
     deadline = time.monotonic() + START_S
     while True:
-        roles = [_status(match[2])["role"] for _, match in ready]
+        roles = [status_of(match[2]).get("role") for _, match in ready]
         if "leader" in roles and "follower" in roles:
             break
         if time.monotonic() > deadline:
@@ -200,41 +189,14 @@ def start_raft(stack: Stack, folder: Path) -> tuple[list[Target], list[str]]:
     return chosen, [found[1] for _, found in ready]
 
 
-def start_apache(stack: Stack, folder: Path, jars: Path) -> Target:
-    (port,) = _free_ports(1)
+def start_apache(stack: Stack, folder: Path) -> Target:
+    (port,) = free_ports(1)
     (folder / "namesrv.properties").write_text(f"listenPort={port}\n")
-    command = ["java", *JVM_FLAGS, f"-Duser.home={folder}", "-cp", f"{jars}/*", NAMESRV_MAIN]
-    process = stack.start(
-        [*command, "-c", str(folder / "namesrv.properties")], folder, {"ROCKETMQ_HOME": str(folder)}
-    )
+    command = [java(), *JVM_FLAGS, f"-Duser.home={folder}", f"-Drocketmq.home.dir={folder}"]
+    command += ["-cp", JARS.class_path(), NAMESRV_MAIN, "-c", str(folder / "namesrv.properties")]
+    process = stack.start(command, folder)
     _line(process, "boot success")
-    return Target(name="Apache 5.3.3", addr=f"127.0.0.1:{port}", pid=process.pid)
-
-
-def apache_jars() -> Path | None:
-    """Return the newest folder in the user's cache that has all jars of the interop tests.
-
-    Return None if there is no such folder.
-    """
-    base = os.environ.get("ROUTEKEEPER_INTEROP_CACHE")
-    cache = Path(base) if base else cache_home()
-    root = cache if base else cache / "routekeeper" / "apache"
-    found = [mark.parent for mark in root.glob("5.3.3-*/complete")]
-    return max(found, key=lambda folder: folder.stat().st_mtime) if found else None
-
-
-def _status(http: str) -> dict[str, Any]:
-    with OPENER.open(f"http://{http}/v1/status", timeout=5) as answer:
-        status: dict[str, Any] = json.load(answer)
-    return status
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+    return Target(name=f"Apache {RELEASE}", addr=f"127.0.0.1:{port}", pid=process.pid)
 
 
 def register(client: BlockingClient, addrs: list[str], *, unlike: bool) -> None:
@@ -329,7 +291,7 @@ def table(targets: list[Target]) -> Iterator[str]:
             share = statistics.median(s["generator_cpu_s"] / s["seconds"] for s in samples)
             ratios = [
                 f"{value / middle[other]:.2f}" if other in middle and other != name else "-"
-                for other in ("echo", "echo-route", "Apache 5.3.3")
+                for other in ("echo", "echo-route", f"Apache {RELEASE}")
             ]
             yield (
                 f"{name:<15}{statistics.median(map(rate, samples)):>10,.0f}"
@@ -346,13 +308,11 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=3.0, help="measured time of each case in s (default 3)"
     )
-    parser.add_argument("--apache-jars", type=Path, help="folder with the jars of Apache RocketMQ 5.3.3")
     parser.add_argument("--only", help="names of servers to query, separated by commas")
     parser.add_argument("--unlike", action="store_true", help="give no two topics the same route bytes")
     parser.add_argument("--seed", type=int, default=1, help="seed of the servers' random order (default 1)")
     parser.add_argument("--json", type=Path, help="write the raw samples to this file")
     arguments = parser.parse_args()
-    jars = arguments.apache_jars or apache_jars()
     order = random.Random(arguments.seed)
     with Stack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -363,15 +323,12 @@ def main() -> None:
         raft, members = start_raft(stack, folders["raft"])
         targets = [start_echo(stack, folders["echo"], "echo"), independent, *raft]
         addrs = [independent.addr, *members]
-        if jars is not None and jars.is_dir() and shutil.which("java"):
-            apache = start_apache(stack, folders["apache"], jars)
+        if missing := JARS.missing() or java_missing():
+            print(f"Apache's nameserver is skipped: it needs {missing}")
+        else:
+            apache = start_apache(stack, folders["apache"])
             targets.append(apache)
             addrs.append(apache.addr)
-        else:
-            print(
-                "Apache's nameserver is skipped: it needs java and --apache-jars"
-                " (or jars from a run of the interop tests)"
-            )
         client = stack.enter_context(BlockingClient())
         register(client, addrs, unlike=arguments.unlike)
         question = RemotingCommand.request(

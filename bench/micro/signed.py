@@ -31,8 +31,15 @@ from typing import Final
 from routekeeper.bench import interpreter
 from routekeeper.bench.figures import interval
 from routekeeper.bench.micro.beside import FIRST_OPAQUE, ROUNDS, Asked
-from routekeeper.bench.micro.handshakes import start
-from routekeeper.bench.micro.route_query import CONNECTIONS, DEPTHS, WORKLOADS, Stack, register
+from routekeeper.bench.micro.route_query import (
+    CONNECTIONS,
+    DEPTHS,
+    WORKLOADS,
+    Stack,
+    Target,
+    register,
+    start_independent,
+)
 from routekeeper.client.acl import Credentials
 from routekeeper.remoting.acl.signing import Keys
 from routekeeper.remoting.codes import RequestCode
@@ -89,10 +96,11 @@ def pair(number: int, turns: int) -> Iterator[tuple[str, int, float, float]]:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (root / "plain_acl.yml").write_text(ACCOUNTS)
         accounts = ("--acl", "all", "--acl-file", str(root / "plain_acl.yml"))
-        servers = {
-            signed: start(stack, root / str(signed), f"signed={signed}", *(accounts if signed else ()))
-            for signed in ((False, True) if number % 2 else (True, False))
-        }
+        servers: dict[bool, Target] = {}
+        for signed in (False, True) if number % 2 else (True, False):
+            folder = root / str(signed)
+            folder.mkdir()
+            servers[signed] = start_independent(stack, folder, "--http", "off", *(accounts if signed else ()))
         hook = Credentials(access_key=ADMIN.access_key, secret_key=ADMIN.secret_key)
         # Keep this client open to the end: a nameserver drops brokers when the connection of their
         # registration closes.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -17,3 +19,16 @@ def nameserver_of(tree: Path) -> str:
     """
     text = (tree / "nameserver" / "__main__.py").read_text()
     return "routekeeper.nameserver" if "from routekeeper." in text else "nameserver"
+
+
+def program_of(tree: Path | None, python: str) -> tuple[str, str]:
+    """Return the command that runs ``-m PROGRAM``, and the nameserver's module.
+
+    Args:
+        tree: Checkout whose programs run; None for this checkout.
+        python: Command of a Python; empty for this Python.
+    """
+    interpreter = python or shlex.quote(sys.executable)
+    if tree is None:
+        return interpreter, "routekeeper.nameserver"
+    return f"env {shlex.quote(f'PYTHONPATH={tree.resolve()}')} {interpreter}", nameserver_of(tree)

@@ -1,10 +1,7 @@
 """Compares RouteKeeper's raft mode with ZooKeeper 3.9: three members each, measured in turn in one run.
 
     python -m routekeeper.bench.micro.raft [--rounds 3] [--parts ack,writes,...] [--only NAMES] [--json FILE]
-    python -m routekeeper.bench.micro.raft --parts failover,failover-stop [--timers equal] [--kills 30]
-    python -m routekeeper.bench.micro.raft --parts idle [--timers equal] [--idle-seconds 60]
-    python -m routekeeper.bench.micro.raft --only routekeeper-fsync --hold 20 [--python 'PROFILER {index}']
-    python -m routekeeper.bench.micro.raft --elections 20
+    python -m routekeeper.bench.micro.raft --only routekeeper-fsync --parts writes --python 'COMMAND {index}'
     python -m routekeeper.bench.micro.raft --against TREE --rounds 16 [--parts ack,writes] [--python OTHER]
 
 README.md in the folder above describes the measurements, and has the figures.
@@ -18,50 +15,41 @@ import json
 import os
 import platform
 import random
-import shlex
-import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from routekeeper.bench import interpreter
 from routekeeper.bench.figures import percentile
 from routekeeper.bench.group import Missing, Unhealthy
-from routekeeper.bench.micro.raft.counters import Connection, moved, payloads
-from routekeeper.bench.micro.raft.loading import figures_of, load_process, plan_for, run
+from routekeeper.bench.micro.raft.loading import load
 from routekeeper.bench.micro.raft.report import OTHER, OURS, tables, targets
 from routekeeper.bench.micro.raft.systems import FACTORIES, MEMBERS, RouteKeeper, System, fdatasync_ms
-from routekeeper.bench.micro.raft.timers import SERIES
-from routekeeper.bench.micro.trees import THIS, nameserver_of
+from routekeeper.bench.micro.trees import THIS, program_of
+from routekeeper.bench.wires.job import JobName
 from routekeeper.bench.wires.remoting_wire import RemotingWire
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.transport.blocking import BlockingClient
 
-PARTS: Final = (
-    *("ack", "writes", "visible", "watch", "watch-many", "poll", "ack-large", "writes-large", "reads"),
-    *("failover", "failover-stop", "idle"),
-)
-#: Maps each part of a run that kills or stops the leader to the signal that it sends to the leader.
-ENDS: Final = {"failover": signal.SIGKILL, "failover-stop": signal.SIGSTOP}
 #: Parts of a run that also work with ``--against``, the comparison with another checkout.
 AGAINST: Final = ("ack", "writes", "visible", "ack-large", "writes-large")
+PARTS: Final = (*AGAINST, "reads")
 CONNECTIONS: Final = 64
-VALUE_SIZES: Final = {"small": 200, "large": 20_000}
+VALUE_SIZE_SMALL: Final = 200
+VALUE_SIZE_LARGE: Final = 20_000
 TOPICS_SMALL: Final = 10
-BROKERS_IDLE: Final = 300
-#: Maps a part of a run to the number of clients at each member that watch, or poll in the part ``poll``.
-WATCHERS: Final = {"watch": 1, "watch-many": 100, "poll": 100}
-#: Default of ``--kills``: number of times that each signal ends each system's leader. In a run that measures
-#: only failovers, set ``--kills 30``.
-KILLS: Final = 5
-#: Pause in s before idle costs are measured, because a JVM still compiles code for some time after its start.
-IDLE_SETTLE_S: Final = 20.0
+#: Maps each part that writes to the job of the load process, its connections, and its warm-up in s. ``ack``
+#: sends requests to the members in turn, because a leader and a follower need different times.
+JOBS: Final[dict[str, tuple[JobName, int, float]]] = {
+    "ack": ("one", MEMBERS, 0.4),
+    "writes": ("writes", CONNECTIONS, 0.7),
+    "visible": ("visible", 1, 0.4),
+}
 #: Warm-up in s before a system's first measurement: a JVM needs this time to compile its code.
 WARM_FIRST_S: Final = {"zookeeper": 15.0}
 #: Pause in s after a load, until the servers have removed the load's brokers and closed its sessions.
@@ -77,41 +65,25 @@ class Bench:
         self.samples: list[dict[str, Any]] = []
         self.failures: list[str] = []
         self.order = random.Random(arguments.seed)
-        self.topics_large = _topics_for(VALUE_SIZES["large"])
-        self.timers = SERIES[arguments.timers]
+        self.topics_large = _topics_for(VALUE_SIZE_LARGE)
 
     def make(self, name: str, label: str = "") -> System:
         folder = self.root / (name + label)
         if self.arguments.against is not None:
-            tree, python = THIS, ""
-            if name == OTHER:
-                tree, python = self.arguments.against, self.arguments.python
-            interpreter = _interpreter_of(tree, python or shlex.quote(sys.executable))
-            program = nameserver_of(tree)
-            system = RouteKeeper(
-                folder, self.timers, durability="fsync", interpreter=interpreter, program=program
-            )
+            tree, python = (self.arguments.against, self.arguments.python) if name == OTHER else (THIS, "")
+            interpreter, program = program_of(tree, python)
+            system = RouteKeeper(folder, durability="fsync", interpreter=interpreter, program=program)
             system.name = name
             return system
-        if name.startswith("routekeeper-"):
-            return RouteKeeper(
-                folder,
-                self.timers,
-                durability=name.removeprefix("routekeeper-"),
-                interpreter=self.arguments.python,
-            )
-        return FACTORIES[name](folder, self.timers)
+        return FACTORIES[name](folder, self.arguments.python)
 
     def start(self, system: System, stack: contextlib.ExitStack) -> None:
-        """Start the system, and print its version and timers; closing ``stack`` stops the system."""
+        """Start the system, and print its version; closing ``stack`` stops the system."""
         stack.callback(system.stop)
         system.start()
-        version, borne = system.version(), self.timers.borne_ms(system.name)
-        self.samples.append({"part": "version", "system": system.name, "version": version, "borne_ms": borne})
-        print(
-            f"{system.name} {version}: a leader's silence is borne for {borne[0]} to {borne[1]} ms",
-            flush=True,
-        )
+        version = system.version()
+        self.samples.append({"part": "version", "system": system.name, "version": version})
+        print(f"{system.name} {version}", flush=True)
 
     def load(self, system: System, **plan: Any) -> dict[str, Any]:
         """Run one load process; return the values that it has measured.
@@ -120,7 +92,7 @@ class Bench:
             Unhealthy: If the load failed, or if the cluster is not healthy before the load.
         """
         system.wait_healthy()
-        figures = figures_of(system, run(plan_for(system, **plan)))
+        figures = load(system, **plan)
         time.sleep(SETTLE_S)
         return figures
 
@@ -129,7 +101,6 @@ class Bench:
             "part": part,
             "system": system.name,
             "round": round_,
-            "timers": self.timers.series,
             "load": os.getloadavg()[0],
             **figures,
         }
@@ -147,69 +118,30 @@ class Bench:
     # -- parts ---------------------------------------------------------------------------------------
 
     def measure(self, part: str, system: System, round_: int) -> None:
-        size = "large" if part.endswith("-large") else "small"
-        sizes = {
-            "value_size": VALUE_SIZES[size],
-            "topics": self.topics_large if size == "large" else TOPICS_SMALL,
-        }
-        seconds = self.arguments.seconds
-        match part:
-            case "ack" | "ack-large":
-                # Send requests to the members in turn, with one request in flight: a leader and a follower
-                # need different times.
-                figures = self.load(
-                    system, job="one", connections=MEMBERS, warm_s=0.4, measure_s=seconds, **sizes
-                )
-            case "writes" | "writes-large":
-                figures = self.load(
-                    system, job="writes", connections=CONNECTIONS, warm_s=0.7, measure_s=seconds, **sizes
-                )
-            case "visible":
-                figures = self.load(
-                    system, job="visible", connections=1, warm_s=0.4, measure_s=seconds, **sizes
-                )
-            case "watch" | "watch-many":
-                figures = self.load(
-                    system,
-                    job="watch",
-                    connections=1,
-                    warm_s=0.6,
-                    measure_s=seconds,
-                    watched=system.watched,
-                    watchers=WATCHERS[part],
-                    **sizes,
-                )
-            case "poll":
-                if system.name != OURS or round_:
-                    return  # measure once: the result depends on the polling period alone
-                figures = self.load(
-                    system,
-                    job="poll",
-                    connections=1,
-                    warm_s=0.5,
-                    measure_s=0.0,
-                    watchers=WATCHERS[part],
-                    **sizes,
-                )
-            case "reads":
-                figures = self._reads(system)
-                if not figures:
-                    return
-            case _:
-                raise AssertionError(part)
+        if part == "reads":
+            if not isinstance(system, RouteKeeper):
+                # Omit ZooKeeper: its plain reads are stale, and its linearizable read needs two operations.
+                return
+            figures = self._reads(system)
+        else:
+            kind, _, large = part.partition("-")
+            job, connections, warm_s = JOBS[kind]
+            figures = self.load(
+                system,
+                job=job,
+                connections=connections,
+                warm_s=warm_s,
+                measure_s=self.arguments.seconds,
+                value_size=VALUE_SIZE_LARGE if large else VALUE_SIZE_SMALL,
+                topics=self.topics_large if large else TOPICS_SMALL,
+            )
         self.record(part, system, round_, figures)
 
-    def _reads(self, system: System) -> dict[str, Any]:
+    def _reads(self, system: RouteKeeper) -> dict[str, Any]:
         """Measure stale and linearizable reads at all members, one kind after the other, in random order."""
         found: dict[str, Any] = {}
-        if system.kind == "jute":
-            # Omit ZooKeeper: its plain reads are stale, and its linearizable read needs two operations.
-            return found
-        for linearizable in self.order.sample((False, True), 2):
-            word = "linearizable" if linearizable else "stale"
-            if isinstance(system, RouteKeeper) and not _set_freshness(system, word):
-                print(f"{system.name}: skipped: this build refuses routeFreshness={word}")
-                continue
+        for freshness in self.order.sample(("stale", "linearizable"), 2):
+            _set_freshness(system, freshness)
             figures = self.load(
                 system,
                 job="reads",
@@ -217,118 +149,9 @@ class Bench:
                 warm_s=0.4,
                 measure_s=self.arguments.seconds / 2,
             )
-            found |= {f"{word}_{key}": value for key, value in figures.items()}
-        if isinstance(system, RouteKeeper):
-            _set_freshness(system, "stale")
+            found |= {f"{freshness}_{key}": value for key, value in figures.items()}
+        _set_freshness(system, "stale")
         return found
-
-    def end_leader(self, part: str, system: System, round_: int) -> None:
-        """Kill or stop the leader, measure the time to the next acknowledged write, restart the leader."""
-        system.wait_healthy()
-        leader = system.leader()
-        assert leader is not None, "a healthy cluster has a leader"
-        survivors = [addr for index, addr in enumerate(system.clients) if index != leader]
-        plan = plan_for(system, job="failover", connections=1, warm_s=0.5, measure_s=0.0)
-        plan.members, plan.victim, plan.pids, plan.by = survivors, system.pid(leader), [], ENDS[part]
-        output = run(plan)
-        system.bring_back(leader, stopped=plan.by == signal.SIGSTOP)
-        self.record(part, system, round_, figures_of(system, output))
-        system.wait_healthy()
-
-    def idle(self, system: System) -> None:
-        """Measure the cost of 300 brokers with 10 topics each, which only send heartbeats."""
-        before_mb = system.resident_mb()
-        plan = plan_for(
-            system,
-            job="heartbeats",
-            connections=BROKERS_IDLE,
-            warm_s=IDLE_SETTLE_S,
-            measure_s=self.arguments.idle_seconds,
-            lease_s=self.timers.lease_s,
-        )
-        with load_process(plan) as process:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            first = process.stdout.readline()
-            if first.strip() != b"steady":
-                figures_of(system, first)
-                raise Unhealthy(f"{system.name}: the brokers could not be listed")
-            leader = system.leader()
-            counts = [(time.monotonic(), _payloads())]
-            process.stdin.write(b"\n")
-            process.stdin.flush()
-            process.stdout.readline()
-            counts.append((time.monotonic(), _payloads()))
-            resident_mb = system.resident_mb()
-            process.stdin.write(b"\n")
-            figures = figures_of(system, process.communicate()[0])
-        (began, payloads_before), (ended, payloads_after) = counts
-        seconds = ended - began
-        figures |= {
-            "brokers": BROKERS_IDLE,
-            "leader_changed": system.leader() != leader,
-            "lease_s": self.timers.lease_s,
-            "roles": ["leader" if index == leader else "follower" for index in range(MEMBERS)],
-            "cpu_share": [used / figures["seconds"] for used in figures["server_cpu_s"]],
-            "resident_mb": resident_mb,
-            "resident_mb_before": before_mb,
-        }
-        if payloads_before is not None and payloads_after is not None:
-            both = moved(
-                payloads_before,
-                payloads_after,
-                pids=system.pids,
-                member_ports=_ports(system.peers),
-                client_ports=_ports(system.clients),
-            )
-            for side, counted in both.items():
-                figures[f"{side}_kb_per_s"] = [count / seconds / 1e3 for count in counted]
-        self.record("idle", system, 0, figures)
-
-    def elections(self, system: RouteKeeper, *, minutes: float, busy: bool) -> None:
-        """Count the new terms and the changes of leader during some minutes.
-
-        Args:
-            busy: True to run 64 writers and 64 readers in this time; False to leave the members idle.
-        """
-        load = "64 writers and 64 readers" if busy else "idle"
-        loads: list[subprocess.Popen[bytes]] = []
-        with contextlib.ExitStack() as stack:
-            if busy:
-                for job in ("writes", "reads"):
-                    plan = plan_for(
-                        system, job=job, connections=CONNECTIONS, warm_s=1.0, measure_s=60.0, report=60.0
-                    )
-                    process = stack.enter_context(load_process(plan))
-                    stack.callback(process.kill)
-                    loads.append(process)
-            before = [system.status(index) for index in range(MEMBERS)]
-            leader, changes = system.leader(), 0
-            deadline = time.monotonic() + minutes * 60
-            while time.monotonic() < deadline:
-                time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
-                found = system.leader()
-                if found is not None and found != leader:
-                    leader, changes = found, changes + 1
-                for process in loads:
-                    if process.poll() is not None:
-                        raise Unhealthy(f"{system.name}: {process.communicate()[0].decode()}")
-            after = [system.status(index) for index in range(MEMBERS)]
-        terms = max(one["term"] for one in after) - max(one["term"] for one in before)
-        figures = {"load": load, "minutes": minutes, "terms": terms, "leaders": changes}
-        self.record("elections", system, 0, figures)
-
-    def hold(self, system: System, seconds: float) -> None:
-        """Keep writes in flight and print their rate every second, for ``seconds`` or until Ctrl-C."""
-        print(f"{system.name}: members " + ", ".join(f"{i}: pid {pid}" for i, pid in enumerate(system.pids)))
-        print(f"clients {', '.join(system.clients)}; leader {system.leader()}", flush=True)
-        count = self.arguments.in_flight
-        plan = plan_for(system, job="writes", connections=count, warm_s=1.0, measure_s=1.0, report=1.0)
-        with load_process(plan) as process, contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
-            try:
-                process.wait(seconds or None)
-            finally:
-                process.kill()
 
     # -- series of measurements ----------------------------------------------------------------------
 
@@ -348,10 +171,10 @@ class Bench:
 
     def warm_up(self, systems: list[System], parts: list[str]) -> None:
         """Send writes to each system for some seconds, if a part of the run measures writes."""
-        if set(parts) <= {"reads", "poll", "idle"}:
+        if parts == ["reads"]:
             return
         for system in list(systems):
-            warm_s = WARM_FIRST_S.get(system.name, 2.0) * self.arguments.warm
+            warm_s = WARM_FIRST_S.get(system.name, 2.0)
             with self.failing(system, systems, "warm-up"):
                 self.load(system, job="writes", connections=CONNECTIONS, warm_s=warm_s, measure_s=0.5)
 
@@ -362,13 +185,6 @@ class Bench:
                 for system in self.order.sample(systems, len(systems)):
                     with self.failing(system, systems, part):
                         self.measure(part, system, round_)
-
-    def ends(self, part: str, systems: list[System]) -> None:
-        """Kill or stop the leader of each system ``--kills`` times; the order of systems is random."""
-        for round_ in range(self.arguments.kills):
-            for system in self.order.sample(systems, len(systems)):
-                with self.failing(system, systems, part):
-                    self.end_leader(part, system, round_)
 
     @contextlib.contextmanager
     def failing(self, system: System, systems: list[System], part: str) -> Iterator[None]:
@@ -385,29 +201,18 @@ class Bench:
                 print(f"left out from now on: {still}", flush=True)
 
 
-def _payloads() -> dict[Connection, int] | None:
-    """Return the bytes that each TCP connection has transferred since it was opened.
-
-    Return None if the program ``ss`` of iproute2 is missing.
-    """
-    if shutil.which("ss") is None:
-        return None
-    lines = subprocess.run(["ss", "-tinpOH"], stdout=subprocess.PIPE, text=True, check=True).stdout
-    return payloads(lines.splitlines())
-
-
-def _ports(addresses: Collection[str]) -> set[str]:
-    return {addr.rpartition(":")[2] for addr in addresses}
-
-
 def _topics_for(size: int) -> int:
     """Return the smallest number of topics that makes a registration's body at least ``size`` bytes long."""
     small, big = (RemotingWire(key=0, topics=topics, timestamp_ms=10**12).body_size for topics in (10, 110))
     return 10 + -(-(size - small) * 100 // (big - small))
 
 
-def _set_freshness(system: RouteKeeper, freshness: str) -> bool:
-    """Set ``routeFreshness`` on all members by request 318; return False if a member refuses."""
+def _set_freshness(system: RouteKeeper, freshness: str) -> None:
+    """Set ``routeFreshness`` on all members by request 318.
+
+    Raises:
+        Unhealthy: If a member refuses.
+    """
     body = f"routeFreshness={freshness}\n".encode()
     with BlockingClient() as client:
         answers = [
@@ -416,12 +221,9 @@ def _set_freshness(system: RouteKeeper, freshness: str) -> bool:
             )
             for addr in system.clients
         ]
-    return not any(answer.code for answer in answers)
-
-
-def _interpreter_of(tree: Path, python: str) -> str:
-    """Return the command of a Python that imports modules from another checkout."""
-    return f"env {shlex.quote(f'PYTHONPATH={tree.resolve()}')} {python}"
+    for answer in answers:
+        if answer.code:
+            raise Unhealthy(f"{system.name} refused routeFreshness={freshness}: {answer.remark}")
 
 
 def _terminated(number: int, stack_frame: object) -> None:
@@ -440,58 +242,7 @@ def main() -> None:
         "--seconds", type=float, default=2.0, help="length of each measurement in s (default 2)"
     )
     parser.add_argument("--parts", help=f"comma-separated parts: {','.join(PARTS)} (default all)")
-    parser.add_argument(
-        "--only",
-        help=f"comma-separated systems: {','.join(FACTORIES)} (default all; {OURS} for --hold, --elections)",
-    )
-    parser.add_argument(
-        "--kills",
-        type=int,
-        default=KILLS,
-        help=f"number of times that each signal ends each leader (default {KILLS})",
-    )
-    parser.add_argument(
-        "--idle-seconds", type=float, default=30.0, help="length of the part idle in s (default 30)"
-    )
-    parser.add_argument(
-        "--timers",
-        choices=tuple(SERIES),
-        default="defaults",
-        help="timers: each system's own, or equal election timeouts, heartbeats and leases"
-        " (default %(default)s)",
-    )
-    parser.add_argument(
-        "--warm",
-        type=float,
-        default=1.0,
-        help="factor for the first warm-up, which takes 2 s, or 15 s for a JVM",
-    )
-    parser.add_argument(
-        "--hold",
-        type=float,
-        nargs="?",
-        const=0.0,
-        metavar="SECONDS",
-        help="only keep writes in flight on each system of --only; without a number until Ctrl-C",
-    )
-    parser.add_argument(
-        "--in-flight",
-        type=int,
-        default=CONNECTIONS,
-        help=f"number of writes in flight with --hold (default {CONNECTIONS})",
-    )
-    parser.add_argument(
-        "--elections",
-        type=float,
-        metavar="MINUTES",
-        help="only count elections, for this time with and without load",
-    )
-    parser.add_argument(
-        "--load",
-        choices=("idle", "busy", "both"),
-        default="both",
-        help="load for --elections (default %(default)s)",
-    )
+    parser.add_argument("--only", help=f"comma-separated systems: {','.join(FACTORIES)} (default all)")
     parser.add_argument(
         "--python",
         default="",
@@ -503,22 +254,21 @@ def main() -> None:
         "--against",
         type=Path,
         metavar="TREE",
-        help=f"compare {OURS} of this tree and of TREE, a checkout of another commit; parts ack, writes, "
-        "visible, ack-large and writes-large; groups start again in each round",
+        help=f"compare {OURS} of this tree and of TREE, a checkout of another commit; all parts except "
+        "reads; groups start again in each round",
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write the raw samples to this file")
     arguments = parser.parse_args()
-    alone = arguments.hold is not None or arguments.elections is not None
-    names = arguments.only.split(",") if arguments.only else [OURS] if alone else list(FACTORIES)
+    names = arguments.only.split(",") if arguments.only else list(FACTORIES)
     if arguments.against is not None:
         if not (arguments.against / "nameserver" / "__main__.py").is_file():
             parser.error(f"{arguments.against} is no checkout: it has no nameserver/__main__.py")
-        if alone or arguments.only:
-            parser.error("--against goes with none of --only, --hold, --elections")
-    parts = (arguments.parts or ",".join(PARTS if arguments.against is None else AGAINST)).split(",")
-    signal.signal(signal.SIGTERM, _terminated)
+        if arguments.only:
+            parser.error("--against does not go with --only")
     known_parts = PARTS if arguments.against is None else AGAINST
+    parts = arguments.parts.split(",") if arguments.parts else list(known_parts)
+    signal.signal(signal.SIGTERM, _terminated)
     for word, known in [*((name, FACTORIES) for name in names), *((part, known_parts) for part in parts)]:
         if word not in known:
             parser.error(f"{word!r} is none of {', '.join(known)}")
@@ -576,38 +326,10 @@ def _measure(bench: Bench, names: list[str], parts: list[str]) -> None:
                 missing.append(str(error))
         if missing:
             print(f"skipped: {'; '.join(missing)}")
-        names = [system.name for system in systems]
-        if arguments.elections is None and arguments.hold is None and set(parts) == {"idle"}:
-            systems = []
         for system in systems:
             bench.start(system, stack)
-        if arguments.hold is not None:
-            for system in systems:
-                bench.hold(system, arguments.hold)
-            return
-        if arguments.elections is not None:
-            for system in systems:
-                if isinstance(system, RouteKeeper):
-                    for busy in {"idle": (False,), "busy": (True,), "both": (False, True)}[arguments.load]:
-                        bench.elections(system, minutes=arguments.elections, busy=busy)
-            return
         bench.warm_up(systems, parts)
-        rounds = [part for part in parts if part not in (*ENDS, "idle")]
-        bench.rounds(systems, rounds, range(arguments.rounds))
-        for part in ENDS:
-            if part in parts:
-                bench.ends(part, systems)
-    for name in names if "idle" in parts else ():
-        # Start new processes, and measure no other part at the same time: this part needs 900 connections,
-        # and other work would disturb the result.
-        with contextlib.ExitStack() as stack:
-            system = bench.make(name, "-idle")
-            try:
-                bench.start(system, stack)
-                bench.idle(system)
-            except Unhealthy as error:
-                bench.failures.append(f"idle, {error}")
-                print(f"FAILED idle, {error}", flush=True)
+        bench.rounds(systems, parts, range(arguments.rounds))
 
 
 def _print(bench: Bench) -> None:

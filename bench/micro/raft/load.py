@@ -2,18 +2,16 @@
 
 It reads one :class:`Plan` as JSON from standard input, and writes one JSON object with the measured values to
 standard output. All instants are of CLOCK_MONOTONIC. The process decodes every answer. An answer that reports
-an error ends the run, except in the job ``failover``, which only counts such answers.
+an error ends the run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -21,21 +19,11 @@ import uvloop
 
 from routekeeper.bench.figures import percentile
 from routekeeper.bench.group import cpu_s
-from routekeeper.bench.micro.raft.standing import heartbeats
-from routekeeper.bench.scale.herd import poll, watch
 from routekeeper.bench.wires.client import Client
 from routekeeper.bench.wires.job import Job, Plan, now
 from routekeeper.bench.wires.wire import Answer, Wire, WireError
 
 VISIBLE_S: Final = 10.0
-#: Longest time in s until a new leader acknowledges a write. It is long because, by default, ZooKeeper's
-#: followers consider a silent leader lost only after 10 s.
-FAILOVER_S: Final = 40.0
-#: Interval in s between writes to each surviving member while the group has no leader.
-FAILOVER_EVERY_S: Final = 0.005
-FAILOVER_KEYS: Final = 32
-ENDED_S: Final = 5.0
-"""Seconds within which all threads of a process must have stopped or ended after SIGSTOP or SIGKILL."""
 
 
 class Run(Job):
@@ -43,30 +31,20 @@ class Run(Job):
 
     async def run(self) -> dict[str, Any]:
         plan = self.plan
-        match plan.job:
-            case "one":
-                figures = await self.closed_loop(in_turn=True)
-            case "writes" | "reads":
-                figures = await self.closed_loop(reads=plan.job == "reads")
-            case "visible":
-                figures = await self.visible()
-            case "failover":
-                figures = await self.failover()
-            case "heartbeats":
-                figures = await heartbeats(self)
-            case "watch":
-                figures = await watch(self)
-            case "poll":
-                figures = await poll(self)
+        if plan.job == "visible":
+            figures = await self.visible()
+        else:
+            figures = await self.closed_loop(reads=plan.job == "reads", in_turn=plan.job == "one")
         self.stopping = True
         return figures
 
     # -- writes/s, acknowledgement, reads/s ----------------------------------------------------------
 
-    async def closed_loop(self, *, reads: bool = False, in_turn: bool = False) -> dict[str, Any]:
+    async def closed_loop(self, *, reads: bool, in_turn: bool) -> dict[str, Any]:
         """Keep one request in flight on each connection, and return rate, latencies and CPU times.
 
         Args:
+            reads: True for reads, False for writes.
             in_turn: True to keep only one request in flight on all connections together, and to send the
                 requests over each connection in turn.
         """
@@ -96,34 +74,25 @@ class Run(Job):
             client.sent_at = now()
             answered(client, Answer(0, None, b""))
         await self.pause(plan.warm_s)
-        while True:
-            latencies.clear()
-            started, server, own = now(), [cpu_s(pid) for pid in plan.pids], time.process_time()
-            await self.pause(plan.measure_s)
-            seconds = now() - started
-            used = [cpu_s(pid) - before for pid, before in zip(plan.pids, server, strict=True)]
-            ordered = sorted(latencies)
-            if not ordered:
-                raise WireError("no answer in the measured time")
-            figures = {
-                "answered": len(ordered),
-                "seconds": seconds,
-                "per_s": len(ordered) / seconds,
-                "ms_p50": percentile(ordered, 0.5) * 1e3,
-                "ms_p99": percentile(ordered, 0.99) * 1e3,
-                "ms_max": ordered[-1] * 1e3,
-                "server_cpu_s": used,
-                "generator_cpu_s": time.process_time() - own,
-            }
-            if not plan.report:
-                return figures
-            print(
-                f"{figures['per_s']:,.0f}/s  p50 {figures['ms_p50']:.2f} ms  p99 {figures['ms_p99']:.2f} ms"
-                f"  max {figures['ms_max']:.1f} ms  member CPU "
-                + " ".join(f"{one / seconds:.0%}" for one in used),
-                file=sys.stderr,
-                flush=True,
-            )
+        latencies.clear()
+        started, server, own = now(), [cpu_s(pid) for pid in plan.pids], time.process_time()
+        await self.pause(plan.measure_s)
+        seconds = now() - started
+        # Read this at once, because the members still work on the last requests.
+        used = [cpu_s(pid) - before for pid, before in zip(plan.pids, server, strict=True)]
+        ordered = sorted(latencies)
+        if not ordered:
+            raise WireError("no answer in the measured time")
+        return {
+            "answered": len(ordered),
+            "seconds": seconds,
+            "per_s": len(ordered) / seconds,
+            "ms_p50": percentile(ordered, 0.5) * 1e3,
+            "ms_p99": percentile(ordered, 0.99) * 1e3,
+            "ms_max": ordered[-1] * 1e3,
+            "server_cpu_s": used,
+            "generator_cpu_s": time.process_time() - own,
+        }
 
     # -- visible on all members ----------------------------------------------------------------------
 
@@ -205,105 +174,6 @@ class Run(Job):
             "ack_ms_p50": percentile(acks, 0.5) * 1e3,
         }
 
-    # -- leader lost ---------------------------------------------------------------------------------
-
-    async def failover(self) -> dict[str, Any]:
-        """Kill or stop the leader; measure the time until a surviving member acknowledges a later write.
-
-        The time begins with the signal. A write counts only if it was sent after the leader's end. After
-        SIGSTOP, the connections of the leader stay open.
-
-        ``members`` are the surviving members. Each of them gets a write every 5 ms, under changing keys, even
-        if earlier writes are unanswered. If a member closes a connection, open it again, at most once every
-        160 ms.
-        """
-        plan = self.plan
-        sent: dict[tuple[Client[Wire], int], float] = {}
-        ended_at = 0.0
-        outcome: asyncio.Future[float] = self.loop.create_future()
-        refused: dict[str, int] = {}
-
-        def answered(client: Client[Wire], answer: Answer) -> None:
-            at = sent.pop((client, answer.tag), 0.0)
-            if answer.error:
-                refused[answer.error] = refused.get(answer.error, 0) + 1
-            elif ended_at and at > ended_at and not outcome.done():
-                outcome.set_result(now() - signalled_at)
-
-        def gone(client: Client[Wire], reason: str) -> None:
-            if client in lanes:
-                lanes[lanes.index(client)] = None
-
-        lanes: list[Client[Wire] | None] = []
-        for lane in range(len(plan.members) * FAILOVER_KEYS):
-            lanes.append(await self.connect(lane, lane % len(plan.members), answered, gone))
-        await self.prepare([client for client in lanes if client], answered)
-
-        def write(client: Client[Wire], number: int) -> None:
-            request = client.wire.write(number)
-            sent[client, client.wire.tag] = now()
-            client.send(request)
-
-        async def reconnect(lane: int, number: int) -> None:
-            try:
-                client = await self.connect(lane, lane % len(plan.members), answered, gone)
-            except (OSError, TimeoutError):
-                return
-            lanes[lane] = client
-            # Write at once: the next regular write over this connection comes 32 intervals later.
-            write(client, number)
-
-        async def drive() -> None:
-            connecting: dict[int, asyncio.Task[None]] = {}
-            for number in itertools.count(1):
-                for member in range(len(plan.members)):
-                    lane = member + len(plan.members) * (number % FAILOVER_KEYS)
-                    client = lanes[lane]
-                    if client is not None:
-                        write(client, number)
-                    elif lane not in connecting or connecting[lane].done():
-                        connecting[lane] = self.loop.create_task(reconnect(lane, number))
-                await asyncio.sleep(FAILOVER_EVERY_S)
-
-        driver = self.loop.create_task(drive())
-        await asyncio.sleep(plan.warm_s)
-        signalled_at = now()
-        os.kill(plan.victim, plan.by)
-        wait_ended(plan.victim)
-        ended_at = now()
-        try:
-            seconds = await asyncio.wait_for(outcome, FAILOVER_S)
-        except TimeoutError:
-            raise WireError(
-                f"no write was acknowledged within {FAILOVER_S:g} s of the signal; {refused}"
-            ) from None
-        finally:
-            driver.cancel()
-        return {"ms": seconds * 1e3, "refused": refused}
-
-
-def wait_ended(pid: int) -> None:
-    """Wait until no thread of a process runs any more; this blocks the event loop for about 0.1 ms.
-
-    Raises:
-        WireError: If a thread still runs after 5 s.
-    """
-    deadline = now() + ENDED_S
-    while any(state not in "TZX" for state in states(pid)):
-        if now() > deadline:
-            raise WireError(f"process {pid} runs {ENDED_S:g} s after the signal")
-
-
-def states(pid: int) -> list[str]:
-    """Return the state letter (R, S, T, Z...) of each thread of a process; an empty list if it has ended."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/stat"):
-        try:
-            found.append(task.read_text().rpartition(")")[2].split()[0])
-        except (FileNotFoundError, ProcessLookupError):  # the thread ended before its file was read
-            continue
-    return found
-
 
 async def _main(plan: Plan) -> dict[str, Any]:
     run = Run(plan)
@@ -315,5 +185,5 @@ async def _main(plan: Plan) -> dict[str, Any]:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    plan = msgspec.json.decode(sys.stdin.readline(), type=Plan)
+    plan = msgspec.json.decode(sys.stdin.buffer.read(), type=Plan)
     print(msgspec.json.encode(uvloop.run(_main(plan))).decode(), flush=True)

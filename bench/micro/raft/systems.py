@@ -1,15 +1,13 @@
 """The compared systems, each with three members on loopback.
 
 This module starts, observes, ends and restarts the members, and chooses their ports, folders and logs. Each
-system runs with default sizes, and with default timers unless a series sets the timers.
+system runs with default sizes and default timers.
 """
 
 from __future__ import annotations
 
 import abc
-import http.client
 import importlib.util
-import json
 import os
 import re
 import shlex
@@ -17,16 +15,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import psutil
-
-from routekeeper.bench.arms.servers import class_path, four_letters, java, zookeeper_epoch
-from routekeeper.bench.direct import OPENER
-from routekeeper.bench.group import Missing, Unhealthy, cpu_s
-from routekeeper.bench.micro.raft.timers import Timers
+from routekeeper.bench.arms.servers import (
+    class_path,
+    four_letters,
+    is_ready,
+    java,
+    status_of,
+    zookeeper_epoch,
+)
+from routekeeper.bench.group import Missing, Unhealthy, log_tails
+from routekeeper.bench.micro.raft.timers import SERIES, Timers
 from routekeeper.bench.ports import HOST, free_ports
 from routekeeper.bench.wires.client import Kind
 
@@ -53,23 +55,27 @@ class System(abc.ABC):
     peers: list[str]
     jvm = False
 
-    def __init__(self, folder: Path, timers: Timers) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.timers = timers
         folder.mkdir(parents=True)
-        self._children: list[subprocess.Popen[bytes] | None] = [None] * MEMBERS
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
 
     @abc.abstractmethod
     def _command(self, index: int) -> list[str]:
         """Return the command line of one member."""
 
-    @abc.abstractmethod
+    def roles(self) -> list[str]:
+        """Return the role that each member reports; an empty list if the members elect no leader."""
+        return []
+
     def leader(self) -> int | None:
         """Return the index of the leader; None if no member, or several members, report that they lead."""
+        roles = self.roles()
+        return roles.index("leader") if roles.count("leader") == 1 else None
 
-    @abc.abstractmethod
     def healthy(self) -> bool:
         """Return True if all three members serve: one leads, and two follow."""
+        return sorted(self.roles()) == ["follower", "follower", "leader"]
 
     @abc.abstractmethod
     def version(self) -> str:
@@ -81,10 +87,11 @@ class System(abc.ABC):
 
     def kill_and_restart(self) -> None:
         """Kill all members with SIGKILL, and start them again with the same folders."""
-        for pid in self.pids:
-            os.kill(pid, signal.SIGKILL)
+        for child in self._children.values():
+            child.kill()
         for index in range(MEMBERS):
-            self.bring_back(index, stopped=False)
+            self._children[index].wait(STOP_S)
+            self.launch(index)
 
     @property
     def watched(self) -> list[str]:
@@ -92,12 +99,7 @@ class System(abc.ABC):
 
     @property
     def pids(self) -> list[int]:
-        return [child.pid for child in self._children if child is not None]
-
-    def pid(self, index: int) -> int:
-        child = self._children[index]
-        assert child is not None, "asked of a member that was not started"
-        return child.pid
+        return [child.pid for child in self._children.values()]
 
     def start(self) -> None:
         for index in range(MEMBERS):
@@ -112,16 +114,6 @@ class System(abc.ABC):
                 self._command(index), cwd=home, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
-    def bring_back(self, index: int, *, stopped: bool) -> None:
-        """Let a member run again: continue it if it was stopped, or restart it if it was killed."""
-        child = self._children[index]
-        assert child is not None, "asked of a member that was not started"
-        if stopped:
-            child.send_signal(signal.SIGCONT)
-        else:
-            child.wait(STOP_S)
-            self.launch(index)
-
     def wait_healthy(self) -> None:
         """Wait until all members serve.
 
@@ -131,38 +123,29 @@ class System(abc.ABC):
         """
         deadline = time.monotonic() + START_S
         while not self.healthy():
-            for index, child in enumerate(self._children):
-                if child is not None and child.poll() is not None:
+            for index, child in self._children.items():
+                if child.poll() is not None:
                     raise Unhealthy(
                         f"{self.name} {index} ended with {child.returncode}\n{self.log_tail(index)}"
                     )
             if time.monotonic() > deadline:
-                tails = "\n".join(self.log_tail(index) for index in range(MEMBERS))
-                raise Unhealthy(f"{self.name} is not healthy after {START_S:g} s\n{tails}")
+                raise Unhealthy(f"{self.name} is not healthy after {START_S:g} s\n{log_tails(self)}")
             time.sleep(0.05)
 
     def log_tail(self, index: int) -> str:
         lines = (self.folder / str(index) / "log.txt").read_text(errors="replace").splitlines()
         return "\n".join(lines[-6:])
 
-    def cpu_s(self) -> list[float]:
-        return [cpu_s(pid) for pid in self.pids]
-
-    def resident_mb(self) -> list[float]:
-        return [psutil.Process(pid).memory_info().rss / 1e6 for pid in self.pids]
-
     def stop(self) -> None:
-        for child in self._children:
-            if child is not None and child.poll() is None:
-                child.terminate()
-                child.send_signal(signal.SIGCONT)  # a stopped process handles SIGTERM only after SIGCONT
-        for child in self._children:
-            if child is not None:
-                try:
-                    child.wait(STOP_S)
-                except subprocess.TimeoutExpired:
-                    child.kill()
-                    child.wait()
+        for child in self._children.values():
+            child.terminate()
+            child.send_signal(signal.SIGCONT)  # a stopped process handles SIGTERM only after SIGCONT
+        for child in self._children.values():
+            try:
+                child.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
 
 
 class RouteKeeper(System):
@@ -178,13 +161,12 @@ class RouteKeeper(System):
     def __init__(
         self,
         folder: Path,
-        timers: Timers,
         *,
         durability: str,
         interpreter: str = "",
         program: str = "routekeeper.nameserver",
     ) -> None:
-        super().__init__(folder, timers)
+        super().__init__(folder)
         self.name = f"routekeeper-{durability}"
         self._durability = durability
         self._interpreter, self._program = interpreter, program
@@ -210,34 +192,24 @@ class RouteKeeper(System):
         ]
         command += ["--listen", self.clients[index], "--http", self.http[index], "--data", "data"]
         command += ["--raft", self.peers[index], "--peers", ",".join(self.peers)]
-        if self.timers.election_ms is not None:
-            command += ["--election-timeout-ms", str(self.timers.election_ms)]
         return [*command, "-c", str(self._settings)]
 
     def version(self) -> str:
-        return str(self.status(0).get("version", ""))
+        return status_of(self.http[0]).get("version", "")
 
     @property
     def watched(self) -> list[str]:
         return self.http
 
-    def status(self, index: int) -> dict[str, Any]:
-        status = _json(f"http://{self.http[index]}/v1/status")
-        return status if isinstance(status, dict) else {}
-
-    def leader(self) -> int | None:
-        return _one([self.status(index).get("role") == "leader" for index in range(MEMBERS)])
+    def roles(self) -> list[str]:
+        return [status_of(http, 3.0).get("role", "") for http in self.http]
 
     def epoch(self) -> int | None:
-        terms = [self.status(index).get("term") for index in range(MEMBERS)]
+        terms = [status_of(http, 3.0).get("term") for http in self.http]
         return max((int(term) for term in terms if term is not None), default=None)
 
     def healthy(self) -> bool:
-        found = [self.status(index) for index in range(MEMBERS)]
-        roles = sorted(str(one.get("role")) for one in found)
-        return roles == ["follower", "follower", "leader"] and all(
-            _get(f"http://{http}/readyz") is not None for http in self.http
-        )
+        return super().healthy() and all(map(is_ready, self.http))
 
 
 class ZooKeeper(System):
@@ -254,7 +226,7 @@ class ZooKeeper(System):
     def __init__(self, folder: Path, timers: Timers, *, heap_mb: int = 1000) -> None:
         if importlib.util.find_spec("pyspark") is None:
             raise Missing("zookeeper is in pyspark's jars: install pyspark")
-        super().__init__(folder, timers)
+        super().__init__(folder)
         self._heap_mb = heap_mb
         ports = free_ports(3 * MEMBERS)
         self.clients = [f"{HOST}:{port}" for port in ports[:MEMBERS]]
@@ -291,49 +263,23 @@ class ZooKeeper(System):
         found = re.match(r"Zookeeper version: ([^-,\s]+)", four_letters(self.clients[0], b"srvr"))
         return found[1] if found else ""
 
-    def _modes(self) -> list[str]:
+    def roles(self) -> list[str]:
         modes = []
         for client in self.clients:
             lines = four_letters(client, b"srvr").splitlines()
             modes.append(next((line[6:] for line in lines if line.startswith("Mode: ")), ""))
         return modes
 
-    def leader(self) -> int | None:
-        return _one([mode == "leader" for mode in self._modes()])
-
     def epoch(self) -> int | None:
         return zookeeper_epoch(self.clients)
 
-    def healthy(self) -> bool:
-        return sorted(self._modes()) == ["follower", "follower", "leader"]
 
-
-FACTORIES: Final[dict[str, Callable[[Path, Timers], System]]] = {
-    "routekeeper-fsync": lambda folder, timers: RouteKeeper(folder, timers, durability="fsync"),
-    "routekeeper-memory": lambda folder, timers: RouteKeeper(folder, timers, durability="memory"),
-    "zookeeper": ZooKeeper,
+#: Functions that make a system, by its name. Their arguments are a folder, and the Python of our members.
+FACTORIES: Final[dict[str, Callable[[Path, str], System]]] = {
+    "routekeeper-fsync": lambda folder, python: RouteKeeper(folder, durability="fsync", interpreter=python),
+    "routekeeper-memory": lambda folder, python: RouteKeeper(folder, durability="memory", interpreter=python),
+    "zookeeper": lambda folder, python: ZooKeeper(folder, SERIES["defaults"]),
 }
-
-
-def _one(flags: Sequence[bool]) -> int | None:
-    return flags.index(True) if sum(flags) == 1 else None
-
-
-def _get(url: str) -> bytes | None:
-    """Return the body of an HTTP answer with status 200; None for another status or without an answer."""
-    try:
-        with OPENER.open(url, timeout=3) as reply:
-            body: bytes = reply.read()
-            return body
-    # OSError: for example, the connection is refused. HTTPException: the server may be killed while it
-    # answers.
-    except (OSError, http.client.HTTPException):
-        return None
-
-
-def _json(url: str) -> object:
-    body = _get(url)
-    return json.loads(body) if body else None
 
 
 def fdatasync_ms(folder: Path, *, times: int = 200, size: int = 2048) -> list[float]:

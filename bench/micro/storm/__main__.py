@@ -28,7 +28,8 @@ from routekeeper.bench.micro.raft.systems import System
 from routekeeper.bench.micro.storm import expected
 from routekeeper.bench.micro.storm.life import Life, life_of
 from routekeeper.bench.micro.storm.rows import LARGE, PERIOD_S, ROWS, Row, Sizes, rows_not_for, table
-from routekeeper.bench.micro.storm.servers import DESIGNS, HEAP_MB, Design, factory_of, program_of
+from routekeeper.bench.micro.storm.servers import DESIGNS, HEAP_MB, Design, factory_of
+from routekeeper.bench.micro.trees import program_of
 from routekeeper.bench.processes import ClusterError
 from routekeeper.bench.storm.life import load_now
 

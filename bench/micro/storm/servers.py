@@ -8,7 +8,6 @@ from __future__ import annotations
 import shlex
 import shutil
 import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal
@@ -19,7 +18,7 @@ from routekeeper.bench.group import Missing
 from routekeeper.bench.micro.raft.systems import MEMBERS, RouteKeeper, System, ZooKeeper
 from routekeeper.bench.micro.raft.timers import SERIES
 from routekeeper.bench.micro.route_query import NAMESRV_MAIN
-from routekeeper.bench.micro.trees import nameserver_of
+from routekeeper.bench.micro.trees import program_of
 from routekeeper.bench.ports import HOST, free_ports
 from routekeeper.bench.wires.client import Kind
 
@@ -34,19 +33,6 @@ PAIRS_USUAL: Final = 3_200_000
 HEAP_MB: Final[dict[Design, int]] = {"rocketmq": 4096, "zookeeper": 3072}
 
 
-def program_of(tree: Path | None, python: str) -> tuple[str, str]:
-    """Return the command that runs ``-m PROGRAM``, and the nameserver's module.
-
-    Args:
-        tree: Checkout whose programs run; None for this checkout.
-        python: Command of a Python; empty for this Python.
-    """
-    interpreter = python or shlex.quote(sys.executable)
-    if tree is None:
-        return interpreter, "routekeeper.nameserver"
-    return f"env {shlex.quote(f'PYTHONPATH={tree.resolve()}')} {interpreter}", nameserver_of(tree)
-
-
 def _bounds(pairs: int) -> str:
     return f"tablePairsMax={2 * pairs}\n" if pairs > PAIRS_USUAL else ""
 
@@ -58,7 +44,7 @@ class Independent(System):
     name = "independent"
 
     def __init__(self, folder: Path, *, pairs: int, interpreter: str, program: str) -> None:
-        super().__init__(folder, SERIES["defaults"])
+        super().__init__(folder)
         self._program = [*shlex.split(interpreter), "-m", program]
         self._settings = folder / "namesrv.properties"
         self._settings.write_text(_bounds(pairs))
@@ -72,9 +58,6 @@ class Independent(System):
     def version(self) -> str:
         return status_of(self.http[0]).get("version", "")
 
-    def leader(self) -> int | None:
-        return None
-
     def healthy(self) -> bool:
         return all(map(is_ready, self.http))
 
@@ -83,9 +66,7 @@ class Raft(RouteKeeper):
     """Our nameservers in raft mode, with one replicated table; they sync before they acknowledge."""
 
     def __init__(self, folder: Path, *, pairs: int, interpreter: str, program: str) -> None:
-        super().__init__(
-            folder, SERIES["defaults"], durability="fsync", interpreter=interpreter, program=program
-        )
+        super().__init__(folder, durability="fsync", interpreter=interpreter, program=program)
         self.name = "raft"
         self._settings.write_text(_bounds(pairs))
 
@@ -101,7 +82,7 @@ class RocketMQ(System):
         missing = JARS.missing() or (None if shutil.which("java") else "Java (java on PATH)")
         if missing:
             raise Missing(f"rocketmq needs {missing}")
-        super().__init__(folder, SERIES["defaults"])
+        super().__init__(folder)
         self._class_path = JARS.class_path()
         self.clients, self.peers = [f"{HOST}:{port}" for port in free_ports(MEMBERS)], []
 
@@ -117,9 +98,6 @@ class RocketMQ(System):
 
     def version(self) -> str:
         return RELEASE
-
-    def leader(self) -> int | None:
-        return None
 
     def healthy(self) -> bool:
         return all(map(_listens, self.clients))

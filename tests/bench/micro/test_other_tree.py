@@ -80,7 +80,7 @@ def test_route_queries_are_answered_by_the_other_tree(other: Path) -> None:
 # queries, whose test covers all layouts.
 @pytest.mark.parametrize("other", ["five packages"], indirect=True)
 def test_members_of_the_other_group_are_the_other_trees(other: Path, tmp_path: Path) -> None:
-    arguments = argparse.Namespace(seed=0, timers="equal", against=other, python="")
+    arguments = argparse.Namespace(seed=0, against=other, python="")
     bench = raft.Bench(arguments, tmp_path / "systems")
     for name, planted in ((OURS, False), (OTHER, True)):
         system = bench.make(name)

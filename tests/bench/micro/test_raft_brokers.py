@@ -1,4 +1,4 @@
-"""The raft benchmark's idle brokers and watchers send the right requests and read the answers correctly."""
+"""The simulated watchers send the right requests and read the answers correctly."""
 
 import json
 import struct
@@ -6,22 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from routekeeper.bench.micro.raft.standing import members_of
-from routekeeper.bench.wires.brokers import (
-    JuteBroker,
-    RemotingBroker,
-    ancestors,
-    nodes,
-    period_s,
-)
+from routekeeper.bench.storm.sessions import ancestors
 from routekeeper.bench.wires.jute import JuteSession
 from routekeeper.bench.wires.watchers import HttpWatcher, JuteWatcher
 from routekeeper.bench.wires.wire import Answer, Conversation, WireError
-from routekeeper.remoting.codes import RequestCode
-from routekeeper.remoting.command import decode_command
-from routekeeper.remoting.frame import split_frame
 
-CREATE, GET_DATA, PING = 1, 4, 11
+GET_DATA = 4
 
 
 def granted(session: JuteSession, timeout_ms: int) -> None:
@@ -37,95 +27,25 @@ def event(kind: int = 3) -> bytes:
     return reply(-1, 0, struct.pack(">ii", kind, 3) + b"\0\0\0\x0b/bench-0007")
 
 
-def created(request: bytes) -> tuple[str, bytes, bool]:
-    """Decode a create request, and return the path, the data, and True if the node is ephemeral."""
-    size, _, kind = struct.unpack_from(">iii", request)
-    assert (len(request), kind) == (4 + size, CREATE)
-    at, parts = 12, []
-    for _ in range(2):
-        length = int.from_bytes(request[at : at + 4], "big")
-        parts.append(request[at + 4 : at + 4 + length])
-        at += 4 + length
-    return parts[0].decode(), parts[1], request[-4:] == b"\0\0\0\1"
-
-
 def one_by_one(wire: Conversation, data: bytes) -> list[Answer]:
     return [answer for at in range(len(data)) for answer in wire.feed(data[at : at + 1])]
 
 
-# -- nodes and requests of a broker ------------------------------------------------------------------
-
-
-def test_nodes_lie_as_metaq_laid_them() -> None:
-    assert nodes(7, 1) == {
-        "/meta/brokers/topics-pub/orders-0007-000/7-m": b"4",
-        "/meta/brokers/topics-sub/orders-0007-000/7-m": b"4",
-        "/meta/brokers/ids/7/master": b"meta://10.0.0.8:10911",
-    }
+# -- nodes of brokers ------------------------------------------------------------------
 
 
 def test_ancestors_come_once_and_after_their_parents() -> None:
     assert ancestors(["/a/b/c", "/a/d/e", "/a/b/f"]) == ["/a", "/a/b", "/a/d"]
 
 
-@pytest.mark.parametrize(("kind", "seconds"), [("remoting", 30.0), ("jute", 40.0)])
-def test_heartbeats_come_as_often_as_clients_send_them(kind: str, seconds: float) -> None:
-    assert period_s(kind, 120) == seconds
-
-
-def test_our_brokers_connect_to_every_member_others_to_one_in_turn() -> None:
-    assert [list(members_of("remoting", key, 3)) for key in (0, 1)] == [[0, 1, 2], [0, 1, 2]]
-    assert [list(members_of("jute", key, 3)) for key in range(4)] == [[0], [1], [2], [0]]
-
-
-def test_our_broker_registers_and_says_the_same_again() -> None:
-    broker = RemotingBroker(key=7, topics=2, timestamp_ms=1_700_000_000_000)
-    [[first]] = broker.steps()
-    again = broker.heartbeat()
-    commands = [decode_command(split_frame(data, 0, len(data) - 4)) for data in (first, again)]
-    assert [one.code for one in commands] == [RequestCode.REGISTER_BROKER] * 2
-    assert commands[0].body == commands[1].body
-
-
-# -- brokers and watchers of ZooKeeper ---------------------------------------------------------------
-
-
-def test_jute_broker_creates_lasting_parents_and_ephemeral_nodes_of_its_own() -> None:
-    broker = JuteBroker(key=7, topics=1, lease_s=120)
-    assert broker.hello()[16:20] == struct.pack(">i", 120_000)
-    granted(broker, 120_000)
-    [requests] = broker.steps()
-    made = [created(request) for request in requests]
-    ephemeral = {path: data for path, data, is_ephemeral in made if is_ephemeral}
-    assert ephemeral == nodes(7, 1)
-    lasting = [path for path, _, is_ephemeral in made if not is_ephemeral]
-    assert lasting == ancestors(list(ephemeral))
-    assert [path for path, _, _ in made].index("/meta/brokers/ids/7") < len(lasting)
-
-
-def test_jute_broker_takes_parents_of_others_but_no_nodes_of_others() -> None:
-    broker = JuteBroker(key=7, topics=1, lease_s=120)
-    granted(broker, 120_000)
-    [requests] = broker.steps()
-    of_parent, of_own = 1, len(requests)
-    assert one_by_one(broker, reply(of_parent, -110) + reply(of_own, -110)) == [
-        Answer(of_parent, None, b""),
-        Answer(of_own, "error -110", b""),
-    ]
-
-
-def test_jute_broker_with_a_session_of_another_length_is_an_error() -> None:
-    broker = JuteBroker(key=7, topics=1, lease_s=120)
-    granted(broker, 40_000)
-    with pytest.raises(WireError, match="40000 ms was granted, 120000 were asked for"):
-        broker.steps()
+# -- watchers of ZooKeeper ---------------------------------------------------------------
 
 
 def test_jute_heartbeat_is_a_ping_and_is_answered() -> None:
-    broker = JuteBroker(key=7, topics=1, lease_s=30)
-    granted(broker, 30_000)
-    assert broker.heartbeat() == struct.pack(">iii", 8, -2, PING)
-    assert one_by_one(broker, reply(-2)) == [Answer(-2, None, b"")]
+    watcher = JuteWatcher(key=7)
+    granted(watcher, 30_000)
+    assert watcher.ping() == struct.pack(">iii", 8, -2, 11)  # 11 is ping
+    assert one_by_one(watcher, reply(-2)) == [Answer(-2, None, b"")]
 
 
 def test_jute_watcher_reads_again_with_a_new_watch_when_an_event_comes() -> None:

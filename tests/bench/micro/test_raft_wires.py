@@ -66,13 +66,6 @@ def test_remoting_write_is_a_full_registration_with_one_topic_changed() -> None:
     assert (after.opaque, wire.tag) == (before.opaque + 1, after.opaque)
 
 
-def test_remoting_heartbeat_repeats_the_last_registration() -> None:
-    wire = remoting()
-    written, again = command(wire.write(5)), command(wire.heartbeat())
-    assert (again.body, again.ext_fields) == (written.body, written.ext_fields)
-    assert again.opaque != written.opaque
-
-
 def test_remoting_read_asks_for_the_topic_that_the_write_changed() -> None:
     asked = command(remoting().read(13, 4))
     assert (asked.code, asked.ext_fields) == (RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic_name(4, 3)})

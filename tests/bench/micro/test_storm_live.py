@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from routekeeper.bench.group import Missing
-from routekeeper.bench.micro.raft.load import wait_ended
 from routekeeper.bench.micro.raft.systems import MEMBERS, System
 from routekeeper.bench.micro.storm.life import Life, life_of
 from routekeeper.bench.micro.storm.servers import Design, factory_of
@@ -50,7 +49,9 @@ def servers_of(design: Design) -> Callable[[Path, int], System]:
 
     def patient(folder: Path, pairs: int) -> System:
         system = made(folder, pairs)
-        system.timers = dataclasses.replace(system.timers, election_ms=3000)
+        if design == "raft":
+            with (folder / "namesrv.properties").open("a") as settings:
+                settings.write("raftElectionTimeoutMs=3000\n")
         return system
 
     return patient
@@ -134,6 +135,12 @@ def asked_while(life: Life, happens: Callable[[], None]) -> list[Sample]:
     return [Sample(*fields) for fields in life.bystander.hear()]
 
 
+def stands_still(pid: int) -> bool:
+    """Return True if the kernel has stopped every thread of a process."""
+    stats = Path(f"/proc/{pid}/task").glob("*/stat")
+    return all(stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in stats)
+
+
 @dataclasses.dataclass(slots=True)
 class Pause:
     """The start and the end, in ns, of a period in which a process certainly did not run."""
@@ -143,7 +150,8 @@ class Pause:
 
     def stop(self, pid: int) -> None:
         os.kill(pid, signal.SIGSTOP)
-        wait_ended(pid)
+        while not stands_still(pid):
+            time.sleep(0.001)
         self.stopped_ns = time.monotonic_ns()
 
     def resume(self, pid: int) -> None:
@@ -171,7 +179,7 @@ class Pause:
 def test_pause_of_a_server_shows_in_the_bystanders_waits(storm: Storm) -> None:
     life = storm.life
     index = next(index for index in range(MEMBERS) if index != life.system.leader())
-    pid = life.system.pid(index)
+    pid = life.system.pids[index]
     pause = Pause()
 
     def stand_still() -> None:
@@ -200,7 +208,7 @@ def test_pause_of_a_server_shows_in_the_bystanders_waits(storm: Storm) -> None:
 def test_pause_of_the_bystander_is_not_published_as_a_servers(storm: Storm) -> None:
     life = storm.life
     index = next(index for index in range(MEMBERS) if index != life.system.leader())
-    server, own = life.system.pid(index), life.bystander.pid
+    server, own = life.system.pids[index], life.bystander.pid
     pause = Pause()
 
     def both() -> None:
