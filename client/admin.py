@@ -23,12 +23,11 @@ from routekeeper.remoting.fields import (
     ConsumerGroupFields,
     ConsumeStatsFields,
     CreateTopicFields,
-    DeleteKvFields,
     DeleteTopicInNamesrvFields,
     FieldError,
-    GetKvFields,
     GetKvListFields,
     GetKvResponseFields,
+    KvFields,
     PutKvFields,
     TopicFields,
     WipeWritePermResponseFields,
@@ -92,7 +91,7 @@ class Admin:
         Raises:
             NoNameserver, ResponseError: As :meth:`topic_route`.
         """
-        fields = GetKvFields(namespace=namespace, key=key)
+        fields = KvFields(namespace=namespace, key=key)
         request = RemotingCommand.request(RequestCode.GET_KV_CONFIG, fields.to_ext())
         response = yield from self._directory.ask(request)
         if response.code == ResponseCode.QUERY_NOT_FOUND:
@@ -127,7 +126,7 @@ class Admin:
 
     def kv_delete(self, namespace: str, key: str) -> Operation[tuple[EachAnswer, ...]]:
         """Remove a key of the KV config at each nameserver. A missing key is no error."""
-        fields = DeleteKvFields(namespace=namespace, key=key)
+        fields = KvFields(namespace=namespace, key=key)
         return self._directory.tell_each(
             RemotingCommand.request(RequestCode.DELETE_KV_CONFIG, fields.to_ext())
         )

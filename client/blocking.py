@@ -28,7 +28,6 @@ import math
 import os
 import random
 import secrets
-import socket
 import sys
 import threading
 import time
@@ -43,6 +42,7 @@ from routekeeper.remoting.errors import RemotingError, TooManyRequests
 from routekeeper.remoting.route import TopicRouteData
 from routekeeper.remoting.transport import RPCHook
 from routekeeper.remoting.transport.blocking import BlockingClient
+from routekeeper.remoting.transport.lookups import own_address
 
 from .admin import Admin as AdminOperations
 from .blocking_parts import Admin as Admin
@@ -109,7 +109,8 @@ class Client:
         self.admin = AdminOperations(self.core.directory)
         self._pid = os.getpid()
         self._hooks = hooks
-        #: Runs the code of operations. To read the operations' state, pass a function to :meth:`Steps.run`.
+        #: Runs the code of operations in one thread at a time. To read the operations' state, pass a function
+        #: to :meth:`Steps.run`. Otherwise another thread could change the state meanwhile.
         self.steps = Steps()
         self._tls = secured(self.core.directory)
         self._transport = BlockingClient(
@@ -157,7 +158,7 @@ class Client:
         """Close consumers and producers, end the background threads, close the connections.
 
         Running listeners, sends in threads and the client's own threads may continue for ``shutdown_s``
-        seconds in total. Later, unfinished sends fail, and their errors state the outcome.
+        seconds in total. After this time, unfinished sends fail, and their errors state the outcome.
 
         Raises:
             InvalidArgument: If a queue selector, log handler or signal handler calls this method inside a
@@ -465,16 +466,4 @@ def _deliver(effect: Deliver) -> Any:
 
 def local_identity() -> Identity:
     """Return an identity for a new client of this process."""
-    return Identity(ip=local_ip(), pid=os.getpid(), serial=next(_serials) & 0xFFFFFFFF)
-
-
-def local_ip() -> str:
-    """Return the IP address that this machine uses to reach others, or 127.0.0.1 without a network."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            # 192.0.2.1 is reserved for documentation. For a UDP socket, connect() only chooses the source
-            # address and sends nothing.
-            probe.connect(("192.0.2.1", 9))
-            return str(probe.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"
+    return Identity(ip=own_address(), pid=os.getpid(), serial=next(_serials) & 0xFFFFFFFF)

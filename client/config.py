@@ -357,7 +357,7 @@ def parse_nameservers(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(check_addr(part) for part in parts if part))
 
 
-def check_topic(topic: str, *, sizes_only: bool = False) -> str:
+def check_topic(topic: str) -> str:
     """Return ``topic`` if it is an allowed topic name.
 
     Raises:
@@ -365,7 +365,7 @@ def check_topic(topic: str, *, sizes_only: bool = False) -> str:
     """
     is_text = isinstance(topic, str)
     limit = GROUP_TOPIC_LENGTH_MAX if is_text and topic.startswith(RETRY_PREFIX) else TOPIC_LENGTH_MAX
-    _check_name("topic", topic, limit, sizes_only=sizes_only)
+    _check_name("topic", topic, limit)
     return topic
 
 
@@ -417,13 +417,13 @@ def check_queue(queue: object) -> None:
     check_text("broker name", queue.broker_name)
 
 
-def _check_name(what: str, name: str, limit: int, *, sizes_only: bool = False) -> None:
+def _check_name(what: str, name: str, limit: int) -> None:
     if not isinstance(name, str):
         raise InvalidArgument(f"{what}={name!r} of type {type(name).__name__}, allowed is text")
     fault = fault_of(name, length_max=limit)
     if fault is NameFault.BLANK:
         raise InvalidArgument(f"the specified {what} is blank")
-    if fault is NameFault.CHARACTERS and not sizes_only:
+    if fault is NameFault.CHARACTERS:
         raise InvalidArgument(f"{what} {name!r} has characters outside {CHARACTERS}")
     if len(name) > limit:
         raise InvalidArgument(f"{what} of {len(name)} characters, at most {limit} are allowed")

@@ -78,7 +78,8 @@ class Directory:
         self._source = source
         self.nameservers = NameserverChoice(config.nameservers, avoid_s=config.nameserver_avoid_s, rng=rng)
         self.routes = RouteCache(refresh_s=config.route_refresh_s)
-        #: Functions that are called when a route in use has changed. They must not wait.
+        #: Functions that are called when a route in use has changed. They must not wait, because no other
+        #: operation of this client runs meanwhile.
         self.watchers: list[Callable[[], None]] = []
         #: True if :meth:`keep_routes` runs. Otherwise, each send refreshes its route if the route is out of
         #: date.
@@ -175,9 +176,7 @@ class Directory:
             # a new connection, because repeating a read does no harm.
             return (yield from invoke(addr, request, left_s))
 
-    def tell_each(
-        self, request: RemotingCommand, *, timeout_s: float | None = None
-    ) -> Operation[tuple[EachAnswer, ...]]:
+    def tell_each(self, request: RemotingCommand) -> Operation[tuple[EachAnswer, ...]]:
         """Send a request to each nameserver, as RocketMQ's administration does, and return all answers.
 
         If a nameserver fails, the other nameservers still receive the request. If all nameservers must make a
@@ -187,10 +186,9 @@ class Directory:
             NoNameserver: If no address is known.
         """
         answers: list[EachAnswer] = []
-        limit_s = self.config.call_timeout_s if timeout_s is None else timeout_s
         for addr in self.nameserver_list():
             try:
-                response = yield from invoke(addr, request, limit_s)
+                response = yield from invoke(addr, request, self.config.call_timeout_s)
                 ensure_success(response, addr)
             except RemotingError as error:
                 answers.append(EachAnswer(addr, None, error))

@@ -12,17 +12,17 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any, Final
 
+from routekeeper.remoting.transport.lookups import connect
 from routekeeper.remoting.transport.tls import reason
 
 from .operation import Fetch, FetchReply, Unreached
-from .resolving import connect
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 
 class _UntilDeadline(io.RawIOBase):
-    """A reader of a socket until a deadline, which a server that sends single bytes cannot extend."""
+    """A reader of a socket that fails at a deadline, even if the server still sends byte after byte."""
 
     def __init__(self, sock: socket.socket, deadline_s: float) -> None:
         self._sock = sock

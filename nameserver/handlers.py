@@ -110,7 +110,10 @@ def decide(view: RouteView, request: Request, settings: NamesrvSettings, *, upti
 
 
 def answer_for(command: Command, verdict: Verdict, settings: NamesrvSettings) -> Answer:
-    """Build the answer to a request from its command's result, which must not be :class:`Moved`."""
+    """Build the answer to a request from its command's result.
+
+    The result must not be :class:`Moved`: after this result, the request must be decided again.
+    """
     if isinstance(verdict, Rejected):
         return Answer(code=verdict.code, remark=verdict.remark)
     assert not isinstance(verdict, Moved), "a command that moved is decided again, not answered"
@@ -174,7 +177,7 @@ def deciding_registration(
     The caller must decide again if the broker's state changed between two steps.
 
     Args:
-        limits: See :func:`table_limits`.
+        limits: Bounds of the table that the command must obey (see :func:`table_limits`); None for no bounds.
     """
     decoded = yield from view.with_set_perms(decoded)
     broker = decoded.broker
@@ -353,8 +356,9 @@ def route_of(view: RouteView, topic: str, settings: NamesrvSettings) -> TopicRou
 def select_zone(route: TopicRouteData, zone_name: str) -> TopicRouteData:
     """Keep only the brokers of one zone, and broker names without a master. The result may be empty.
 
-    Source: ZoneRouteRPCHook, RocketMQ 5.x. Unlike the hook, this function leaves the JSON encoding to the
-    caller. So keys that are numbers stay quoted for clients that requested standard JSON.
+    Source: ZoneRouteRPCHook, RocketMQ 5.x. The hook also encodes the route, and always writes keys that are
+    numbers without quotes. This function leaves the encoding to the caller, because some clients request
+    standard JSON, in which all keys have quotes.
     """
     kept = tuple(
         data
@@ -496,7 +500,7 @@ def _put_kv(view: RouteView, request: Request, settings: NamesrvSettings) -> Dec
 
 
 def _get_kv(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
-    fields = ext.GetKvFields.parse(request.ext_fields)
+    fields = ext.KvFields.parse(request.ext_fields)
     entry: KvEntry | None = None
     if fields.namespace is not None and fields.key is not None:
         entry = view.kv_value(fields.namespace, fields.key)
@@ -509,7 +513,7 @@ def _get_kv(view: RouteView, request: Request, settings: NamesrvSettings) -> Dec
 
 
 def _delete_kv(view: RouteView, request: Request, settings: NamesrvSettings) -> Decision:
-    fields = ext.DeleteKvFields.parse(request.ext_fields)
+    fields = ext.KvFields.parse(request.ext_fields)
     namespace, key = fields.namespace, fields.key
     if namespace is None or key is None:
         return Answer()

@@ -38,7 +38,7 @@ from routekeeper.remoting.lenient import (
     get_text,
     loads,
 )
-from routekeeper.remoting.route import BrokerData, DataVersion, decode_broker
+from routekeeper.remoting.route import DataVersion
 
 _Value = TypeVar("_Value")
 
@@ -57,13 +57,16 @@ def _required(members: Mapping[str, Any], name: str, *, length_max: int) -> str:
 
 
 def _choice(members: Mapping[str, Any], name: str, default: str) -> str:
-    """Return the chosen name, such as a consume type; the default if the name is absent or empty.
+    """Return a member that names a choice, such as the consume type; the default if it is absent or empty.
 
-    A server keeps these names in memory, so long names are refused. Names that RocketMQ does not know are
+    A server keeps this value in memory, so a long value is refused. A choice that RocketMQ does not know is
     allowed.
 
+    Args:
+        name: Name of the member, such as ``consumeType``.
+
     Raises:
-        RemoteProtocolError: If the name is too long.
+        RemoteProtocolError: If the value is too long.
     """
     value = get_text(members, name) or default
     if len(value) > CHOICE_MAX:
@@ -247,13 +250,6 @@ class BrokerMemberGroup:
             orjson.dumps(self.broker_name),
             orjson.dumps(self.cluster),
         )
-
-    @classmethod
-    def decode(cls, body: bytes) -> Self:
-        data: BrokerData = decode_broker(
-            as_object(loads(body, ANSWER), "member group").get("brokerMemberGroup")
-        )
-        return cls(cluster=data.cluster, broker_name=data.broker_name, broker_addrs=data.broker_addrs)
 
 
 # Clients and groups ------------------------------------------------------------------------------
@@ -786,14 +782,3 @@ class ConsumeDirectlyResult:
         if self.remark is not None:
             members["remark"] = self.remark
         return orjson.dumps(members | {"spentTimeMills": self.spent_ms})
-
-    @classmethod
-    def decode(cls, body: bytes) -> Self:
-        members = as_object(loads(body, ANSWER), "consume result")
-        return cls(
-            consume_result=get_text(members, "consumeResult") or "",
-            order=get_bool(members, "order"),
-            auto_commit=get_bool(members, "autoCommit"),
-            spent_ms=_long(members, "spentTimeMills"),
-            remark=get_text(members, "remark"),
-        )

@@ -190,7 +190,7 @@ def _text(value: bool | int) -> str:
 
 
 class RegisterBrokerFields(Fields, frozen=True, kw_only=True):
-    """Arguments of REGISTER_BROKER 103.
+    """Arguments of request 103, REGISTER_BROKER.
 
     Attributes:
         body_crc32: CRC32 of the body as sent, 31 bits. If it is 0 or unreadable, the body is not checked.
@@ -211,14 +211,17 @@ class RegisterBrokerFields(Fields, frozen=True, kw_only=True):
 
 
 class RegisterBrokerResponseFields(Fields, frozen=True, kw_only=True):
-    """Answer to REGISTER_BROKER 103; only a slave whose master is registered gets the two addresses."""
+    """Answer to REGISTER_BROKER 103, with two addresses of the broker's master.
+
+    Only a slave whose master is registered gets these addresses; for other brokers they are None.
+    """
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
 
 
 class UnregisterBrokerFields(Fields, frozen=True, kw_only=True):
-    """Arguments of UNREGISTER_BROKER 104."""
+    """Arguments of request 104, UNREGISTER_BROKER."""
 
     broker_name: Name
     broker_addr: Address
@@ -227,7 +230,7 @@ class UnregisterBrokerFields(Fields, frozen=True, kw_only=True):
 
 
 class QueryDataVersionFields(Fields, frozen=True, kw_only=True):
-    """Arguments of QUERY_DATA_VERSION 322."""
+    """Arguments of request 322, QUERY_DATA_VERSION."""
 
     broker_name: Name
     broker_addr: Address
@@ -242,7 +245,7 @@ class QueryDataVersionResponseFields(Fields, frozen=True, kw_only=True):
 
 
 class GetRouteFields(Fields, frozen=True, kw_only=True):
-    """Arguments of GET_ROUTEINFO_BY_TOPIC 105."""
+    """Arguments of request 105, GET_ROUTEINFO_BY_TOPIC."""
 
     topic: TopicName | None = None
     accept_standard_json_only: bool = False
@@ -251,7 +254,7 @@ class GetRouteFields(Fields, frozen=True, kw_only=True):
 
 
 class PutKvFields(Fields, frozen=True, kw_only=True):
-    """Arguments of PUT_KV_CONFIG 100.
+    """Arguments of request 100, PUT_KV_CONFIG.
 
     The handler, not this class, refuses a request without namespace or key.
     """
@@ -261,8 +264,8 @@ class PutKvFields(Fields, frozen=True, kw_only=True):
     value: str | None = None
 
 
-class GetKvFields(Fields, frozen=True, kw_only=True):
-    """Arguments of GET_KV_CONFIG 101."""
+class KvFields(Fields, frozen=True, kw_only=True):
+    """Arguments of requests 101, GET_KV_CONFIG, and 102, DELETE_KV_CONFIG."""
 
     namespace: str | None = None
     key: str | None = None
@@ -274,21 +277,14 @@ class GetKvResponseFields(Fields, frozen=True, kw_only=True):
     value: str | None = None
 
 
-class DeleteKvFields(Fields, frozen=True, kw_only=True):
-    """Arguments of DELETE_KV_CONFIG 102."""
-
-    namespace: str | None = None
-    key: str | None = None
-
-
 class GetKvListFields(Fields, frozen=True, kw_only=True):
-    """Arguments of GET_KVLIST_BY_NAMESPACE 219."""
+    """Arguments of request 219, GET_KVLIST_BY_NAMESPACE."""
 
     namespace: str | None = None
 
 
 class WritePermFields(Fields, frozen=True, kw_only=True):
-    """Arguments of WIPE_WRITE_PERM_OF_BROKER 205 and ADD_WRITE_PERM_OF_BROKER 327."""
+    """Arguments of requests 205, WIPE_WRITE_PERM_OF_BROKER, and 327, ADD_WRITE_PERM_OF_BROKER."""
 
     broker_name: Name | None = None
 
@@ -306,27 +302,27 @@ class AddWritePermResponseFields(Fields, frozen=True, kw_only=True):
 
 
 class DeleteTopicInNamesrvFields(Fields, frozen=True, kw_only=True):
-    """Arguments of DELETE_TOPIC_IN_NAMESRV 216."""
+    """Arguments of request 216, DELETE_TOPIC_IN_NAMESRV."""
 
     topic: TopicName
     cluster_name: Name | None = None
 
 
 class GetTopicsByClusterFields(Fields, frozen=True, kw_only=True):
-    """Arguments of GET_TOPICS_BY_CLUSTER 224."""
+    """Arguments of request 224, GET_TOPICS_BY_CLUSTER."""
 
     cluster: Name | None = None
 
 
 class GetBrokerMemberGroupFields(Fields, frozen=True, kw_only=True):
-    """Arguments of GET_BROKER_MEMBER_GROUP 901."""
+    """Arguments of request 901, GET_BROKER_MEMBER_GROUP."""
 
     cluster_name: Name
     broker_name: Name
 
 
 class BrokerHeartbeatFields(Fields, frozen=True, kw_only=True):
-    """Arguments of BROKER_HEARTBEAT 904, which is oneway."""
+    """Arguments of request 904, BROKER_HEARTBEAT, which is oneway."""
 
     cluster_name: Name
     broker_addr: Address
@@ -334,13 +330,11 @@ class BrokerHeartbeatFields(Fields, frozen=True, kw_only=True):
     broker_id: Int64OrDefault | None = None
     epoch: Int32OrDefault | None = None
     max_offset: Int64OrDefault | None = None
-    confirm_offset: Int64OrDefault | None = None
     heartbeat_timeout_ms: Int64OrDefault | None = field(name="heartbeatTimeoutMills", default=None)
-    election_priority: Int32OrDefault | None = None
 
 
 class NotifyMinBrokerIdFields(Fields, frozen=True, kw_only=True):
-    """Arguments of NOTIFY_MIN_BROKER_ID_CHANGE 905, a oneway request from a nameserver."""
+    """Arguments of request 905, NOTIFY_MIN_BROKER_ID_CHANGE, a oneway request from a nameserver."""
 
     min_broker_id: Int64 | None = None
     broker_name: Name | None = None
@@ -359,7 +353,7 @@ class TopicFields(Fields, frozen=True, kw_only=True):
 
 
 class CreateTopicFields(Fields, frozen=True, kw_only=True):
-    """Arguments of UPDATE_AND_CREATE_TOPIC 17.
+    """Arguments of request 17, UPDATE_AND_CREATE_TOPIC.
 
     Attributes:
         attributes: Attributes of the topic as one text, such as ``+key=value,-key`` (only 5.x).
@@ -381,7 +375,7 @@ class CreateTopicFields(Fields, frozen=True, kw_only=True):
 
 
 class SendMessageFields(Fields, frozen=True, kw_only=True):
-    """Arguments of SEND_MESSAGE 10.
+    """Arguments of request 10, SEND_MESSAGE.
 
     The request codes 310, 320 and 325 have the same arguments, but name them by single letters (V2).
 
@@ -447,14 +441,12 @@ class SendMessageResponseFields(Fields, frozen=True, kw_only=True):
     queue_id: Int32
     queue_offset: Int64
     transaction_id: str | None = None
-    batch_uniq_id: str | None = None
-    recall_handle: str | None = None
     msg_region: str | None = field(name="MSG_REGION", default=None)
     trace_on: str | None = field(name="TRACE_ON", default=None)
 
 
 class SendBackFields(Fields, frozen=True, kw_only=True):
-    """Arguments of CONSUMER_SEND_MSG_BACK 36.
+    """Arguments of request 36, CONSUMER_SEND_MSG_BACK.
 
     Attributes:
         offset: Commit log offset of the message.
@@ -476,7 +468,7 @@ class SendBackFields(Fields, frozen=True, kw_only=True):
 
 
 class PullMessageFields(Fields, frozen=True, kw_only=True):
-    """Arguments of PULL_MESSAGE 11.
+    """Arguments of request 11, PULL_MESSAGE.
 
     Attributes:
         sys_flag: Sum of bit values: 1 (commit the offset), 2 (the broker may hold the request), 4 (a
@@ -509,14 +501,12 @@ class PullMessageResponseFields(Fields, frozen=True, kw_only=True):
     next_begin_offset: Int64
     min_offset: Int64
     max_offset: Int64
-    offset_delta: Int64 | None = None
     topic_sys_flag: Int32 | None = None
     group_sys_flag: Int32 | None = None
-    forbidden_type: Int32 | None = None
 
 
 class QueryConsumerOffsetFields(Fields, frozen=True, kw_only=True):
-    """Arguments of QUERY_CONSUMER_OFFSET 14."""
+    """Arguments of request 14, QUERY_CONSUMER_OFFSET."""
 
     consumer_group: Name
     topic: TopicName
@@ -526,7 +516,7 @@ class QueryConsumerOffsetFields(Fields, frozen=True, kw_only=True):
 
 
 class UpdateConsumerOffsetFields(Fields, frozen=True, kw_only=True):
-    """Arguments of UPDATE_CONSUMER_OFFSET 15, which is often oneway."""
+    """Arguments of request 15, UPDATE_CONSUMER_OFFSET, which is often oneway."""
 
     consumer_group: Name
     topic: TopicName
@@ -536,7 +526,7 @@ class UpdateConsumerOffsetFields(Fields, frozen=True, kw_only=True):
 
 
 class SearchOffsetFields(Fields, frozen=True, kw_only=True):
-    """Arguments of SEARCH_OFFSET_BY_TIMESTAMP 29; ``timestamp`` is in Unix ms."""
+    """Arguments of request 29, SEARCH_OFFSET_BY_TIMESTAMP; ``timestamp`` is in Unix ms."""
 
     topic: TopicName
     queue_id: Int32
@@ -546,7 +536,7 @@ class SearchOffsetFields(Fields, frozen=True, kw_only=True):
 
 
 class QueueFields(Fields, frozen=True, kw_only=True):
-    """Arguments of GET_MAX_OFFSET 30, GET_MIN_OFFSET 31 and GET_EARLIEST_MSG_STORETIME 32."""
+    """Arguments of requests 30, GET_MAX_OFFSET, 31, GET_MIN_OFFSET, and 32, GET_EARLIEST_MSG_STORETIME."""
 
     topic: TopicName
     queue_id: Int32
@@ -567,14 +557,14 @@ class TimestampResponseFields(Fields, frozen=True, kw_only=True):
 
 
 class ViewMessageFields(Fields, frozen=True, kw_only=True):
-    """Arguments of VIEW_MESSAGE_BY_ID 33; ``offset`` is an offset in the commit log."""
+    """Arguments of request 33, VIEW_MESSAGE_BY_ID; ``offset`` is an offset in the commit log."""
 
     offset: Int64
     topic: TopicName | None = None
 
 
 class QueryMessageFields(Fields, frozen=True, kw_only=True):
-    """Arguments of QUERY_MESSAGE 12; both timestamps are in Unix ms."""
+    """Arguments of request 12, QUERY_MESSAGE; both timestamps are in Unix ms."""
 
     topic: TopicName
     key: str
@@ -595,7 +585,7 @@ class QueryMessageResponseFields(Fields, frozen=True, kw_only=True):
 
 
 class UnregisterClientFields(Fields, frozen=True, kw_only=True):
-    """Arguments of UNREGISTER_CLIENT 35."""
+    """Arguments of request 35, UNREGISTER_CLIENT."""
 
     client_id: ClientId = field(name="clientID")
     producer_group: Name | None = None
@@ -613,13 +603,13 @@ class ConsumerGroupFields(Fields, frozen=True, kw_only=True):
 
 
 class ProducerGroupFields(Fields, frozen=True, kw_only=True):
-    """Arguments of GET_PRODUCER_CONNECTION_LIST 204."""
+    """Arguments of request 204, GET_PRODUCER_CONNECTION_LIST."""
 
     producer_group: Name
 
 
 class DeleteGroupFields(Fields, frozen=True, kw_only=True):
-    """Arguments of DELETE_SUBSCRIPTIONGROUP 207.
+    """Arguments of request 207, DELETE_SUBSCRIPTIONGROUP.
 
     The two booleans have the same meaning: also delete the group's offsets. RocketMQ 4.9 uses one name, and
     5.x uses the other name.
@@ -631,14 +621,14 @@ class DeleteGroupFields(Fields, frozen=True, kw_only=True):
 
 
 class ConsumeStatsFields(Fields, frozen=True, kw_only=True):
-    """Arguments of GET_CONSUME_STATS 208."""
+    """Arguments of request 208, GET_CONSUME_STATS."""
 
     consumer_group: Name
     topic: TopicName | None = None
 
 
 class ResetOffsetFields(Fields, frozen=True, kw_only=True):
-    """Arguments of INVOKE_BROKER_TO_RESET_OFFSET 222 and RESET_CONSUMER_CLIENT_OFFSET 220.
+    """Arguments of requests 222, INVOKE_BROKER_TO_RESET_OFFSET, and 220, RESET_CONSUMER_CLIENT_OFFSET.
 
     Attributes:
         timestamp: Time in Unix ms; -1 means the maximum offset.
@@ -651,15 +641,14 @@ class ResetOffsetFields(Fields, frozen=True, kw_only=True):
 
 
 class ConsumerRunningInfoFields(Fields, frozen=True, kw_only=True):
-    """Arguments of GET_CONSUMER_RUNNING_INFO 307."""
+    """Arguments of request 307, GET_CONSUMER_RUNNING_INFO."""
 
     consumer_group: Name
     client_id: ClientId
-    jstack_enable: bool = False
 
 
 class ConsumeMessageDirectlyFields(Fields, frozen=True, kw_only=True):
-    """Arguments of CONSUME_MESSAGE_DIRECTLY 309."""
+    """Arguments of request 309, CONSUME_MESSAGE_DIRECTLY."""
 
     consumer_group: Name
     client_id: ClientId | None = None

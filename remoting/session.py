@@ -69,7 +69,6 @@ class ClientSession:
         "_pulls",
         "_waiting",
         "more",
-        "unexpected",
     )
 
     def __init__(
@@ -85,8 +84,6 @@ class ClientSession:
         self._waiting: dict[int, float] = {}
         self._pulls: set[int] = set()  # the opaques of waiting pulls
         self._deadlines: list[tuple[float, int]] = []
-        #: Number of received answers that were dropped because no request waited for them.
-        self.unexpected = 0
         #: True if the last :meth:`receive` has not processed all received bytes.
         self.more = False
 
@@ -156,9 +153,7 @@ class ClientSession:
                 if command.flag & FLAG_RESPONSE and self._ended(command.opaque):
                     events.append(Response(command.opaque, command))
                     continue
-                if command.flag & FLAG_RESPONSE:
-                    self.unexpected += 1
-                else:
+                if not command.flag & FLAG_RESPONSE:
                     events.append(PeerRequest(command))
                 unasked += 1
                 if unasked == unasked_max:

@@ -57,7 +57,7 @@ def create_topic(state: BrokerState, call: Call) -> RemotingCommand | Later:
         Refusal: If the name or a number of the topic is not allowed.
     """
     fields = CreateTopicFields.parse(call.request.ext_fields)
-    change = TopicChange(
+    asked = TopicConfig(
         topic_name=fields.topic,
         read_queue_nums=fields.read_queue_nums,
         write_queue_nums=fields.write_queue_nums,
@@ -65,8 +65,8 @@ def create_topic(state: BrokerState, call: Call) -> RemotingCommand | Later:
         topic_filter_type=fields.topic_filter_type,
         topic_sys_flag=fields.topic_sys_flag,
         order=fields.order,
-        attributes=fields.attributes or "",
     )
+    change = TopicChange(asked, fields.attributes or "")
     note_topics(state, state.effects.about, [change])
     config = checked_topic(state, change)
     state.require_room_for_topics(config.topic_name)
@@ -83,13 +83,14 @@ def checked_topic(state: BrokerState, change: TopicChange) -> TopicConfig:
     Raises:
         Refusal: If the name or a number of the topic is not allowed.
     """
-    name = change.topic_name
+    asked = change.config
+    name = asked.topic_name
     fault = name_fault(name)
     if fault is None and state.topics.is_system(name):
         fault = f"The topic[{name}] is conflict with system topic."
-    if fault is None and not 0 <= change.perm <= 7:
-        fault = f"perm {change.perm} is outside 0..7"
-    for queues in (change.read_queue_nums, change.write_queue_nums):
+    if fault is None and not 0 <= asked.perm <= 7:
+        fault = f"perm {asked.perm} is outside 0..7"
+    for queues in (asked.read_queue_nums, asked.write_queue_nums):
         if fault is None and not 0 <= queues <= QUEUE_NUMS_MAX:
             fault = f"queue count {queues} is outside 0..{QUEUE_NUMS_MAX}"
     if fault is not None:
@@ -105,30 +106,11 @@ def note_topics(state: BrokerState, about: dict[str, str], changes: Sequence[Top
     some = changes[:NAMED_MAX]
     if len(changes) != 1:
         about["count"] = str(len(changes))
-    about["topic"] = " ".join(change.topic_name for change in some)
-    olds = [state.topics.get(change.topic_name) for change in some]
+    about["topic"] = " ".join(change.config.topic_name for change in some)
+    olds = [state.topics.get(change.config.topic_name) for change in some]
     if any(olds):
-        about["old"] = "; ".join("none" if old is None else _topic_text(old) for old in olds)
-    about["new"] = "; ".join(
-        topic_text(
-            read=change.read_queue_nums,
-            write=change.write_queue_nums,
-            perm=change.perm,
-            order=change.order,
-            attributes=change.attributes,
-        )
-        for change in some
-    )
-
-
-def _topic_text(config: TopicConfig) -> str:
-    return topic_text(
-        read=config.read_queue_nums,
-        write=config.write_queue_nums,
-        perm=config.perm,
-        order=config.order,
-        attributes=",".join(f"+{key}={value}" for key, value in config.attributes.items()),
-    )
+        about["old"] = "; ".join("none" if old is None else topic_text(old) for old in olds)
+    about["new"] = "; ".join(topic_text(*change) for change in some)
 
 
 def delete_topic(state: BrokerState, call: Call) -> RemotingCommand | Later:
@@ -143,7 +125,7 @@ def delete_topic(state: BrokerState, call: Call) -> RemotingCommand | Later:
     topic = TopicFields.parse(call.request.ext_fields).topic
     state.effects.about["topic"] = topic
     if (old := state.topics.get(topic)) is not None:
-        state.effects.about["old"] = _topic_text(old)
+        state.effects.about["old"] = topic_text(old)
     fault = name_fault(topic)
     if fault is not None:
         raise Refusal(ResponseCode.INVALID_PARAMETER, fault)

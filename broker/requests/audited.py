@@ -18,6 +18,7 @@ from typing import Final
 from routekeeper.remoting.bodies import SubscriptionGroupConfig
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.route import TopicConfig
 
 AUDITED: Final = frozenset(
     {
@@ -48,11 +49,18 @@ def result_of(answer: RemotingCommand) -> str:
     return "unknown" if answer.code in _UNKNOWN else f"refused({answer.code})"
 
 
-def topic_text(*, read: int, write: int, perm: int, order: bool, attributes: str) -> str:
-    """Return a topic's configuration as a text of key=value words."""
-    parts = [f"read={read} write={write} perm={perm}"]
-    if order:
+def topic_text(config: TopicConfig, edits: str | None = None) -> str:
+    """Return a topic's configuration as a text of key=value words.
+
+    Args:
+        edits: Changes of the topic's attributes, to be shown instead of the attributes.
+    """
+    parts = [f"read={config.read_queue_nums} write={config.write_queue_nums} perm={config.perm}"]
+    if config.order:
         parts.append("order=true")
+    attributes = edits
+    if edits is None:
+        attributes = ",".join(f"+{key}={value}" for key, value in config.attributes.items())
     if attributes:
         parts.append(f"attributes={attributes}")
     return " ".join(parts)

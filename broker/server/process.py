@@ -9,7 +9,6 @@ import ipaddress
 import logging
 import math
 import os
-import socket
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -113,7 +112,7 @@ async def advertised(config: BrokerConfig, bound_port: int) -> tuple[str, Host]:
     """
     host = config.advertise_host
     if host in ("0.0.0.0", "::", ""):
-        host = _first_address()
+        host = lookups.own_address()
     port = config.advertise_port or bound_port
     try:
         ip = str(ipaddress.ip_address(host))
@@ -125,16 +124,6 @@ async def advertised(config: BrokerConfig, bound_port: int) -> tuple[str, Host]:
             raise SettingError(f"brokerIP1={host}: cannot be resolved: {reason}") from None
     text = f"[{host}]" if ":" in host else host
     return f"{text}:{port}", Host(ip.partition("%")[0], port)
-
-
-def _first_address() -> str:
-    """Return the address that this machine uses towards other machines. The function sends no packet."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-            return str(probe.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"
 
 
 def _only_cause(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
@@ -362,8 +351,8 @@ class BrokerServer:
                 self.tls_files.close()
             services[0].cancel()
             await self._registrar.unregister()
-            # Answer held pulls as late as possible, just before the connections end. A client that gets an
-            # empty answer sends its next pull at once.
+            # Answer held pulls just before the connections end. If a client got its empty answer earlier, it
+            # would send its next pull to this broker at once.
             await self._server.close(before_end=self._pulls.end)
             for task in services:
                 task.cancel()
@@ -396,7 +385,7 @@ class BrokerServer:
 
     # Start and end -------------------------------------------------------------------------------
 
-    async def _bind(self, work: Awaitable[T]) -> T:
+    async def _bind(self, work: Awaitable[T], option: str = "") -> T:
         host, port = self._config.bind_host, self._config.listen_port
         try:
             return await work
@@ -404,8 +393,8 @@ class BrokerServer:
             # Use the text of errno, because asyncio's text repeats the address. An unknown host has no errno.
             known = error.errno in errno.errorcode
             reason = os.strerror(error.errno) if known and error.errno else error.strerror or error
-            listen = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            raise SettingError(f"--listen {listen} cannot be bound: {reason}") from None
+            listen = f"--listen [{host}]:{port}" if ":" in host else f"--listen {host}:{port}"
+            raise SettingError(f"{option or listen} cannot be bound: {reason}") from None
 
     def _watch_tls(self) -> PortFiles | None:
         def take(context: PortContext) -> None:
@@ -441,12 +430,7 @@ class BrokerServer:
         if self._http.tls_files is not None:
             self._add_certificate("http", self._http.tls_files)
         host, port = split_address(self._config.http)
-        try:
-            self.http_listen = await self._http.start(host, port)
-        except OSError as error:
-            known = error.errno in errno.errorcode
-            reason = os.strerror(error.errno) if known and error.errno else error.strerror or error
-            raise SettingError(f"--http {self._config.http} cannot be bound: {reason}") from None
+        self.http_listen = await self._bind(self._http.start(host, port), f"--http {self._config.http}")
 
     async def _metrics(self) -> bytes:
         from routekeeper.broker.server.lag import KEPT_S, oldest_messages
@@ -791,7 +775,7 @@ class BrokerServer:
         return reply
 
     async def _saved(self, code: int, later: Later) -> RemotingCommand | None:
-        """Wait until the tables that an answer needs are on disk. After a failed write, return an error."""
+        """Wait until the tables that an answer needs are on disk. Return an error answer if a write fails."""
         reply = later.reply
         for file, wanted in (
             (self._files.topics, later.topics_saved),

@@ -185,7 +185,7 @@ class Registrar:
         self._broker_addr = broker_addr
         self._ha_addr = ha_addr
         self._changed = changed
-        self._client = RemotingClient(close_on_timeout=True, tls=tls, hooks=(_Signing(state),))
+        self._client = RemotingClient(tls=tls, hooks=(_Signing(state),))
         self._failing: set[str] = set()
         self._encoding = DiskThreads("registration")
         self._turns: WeakValueDictionary[str, _Turn] = WeakValueDictionary()
@@ -266,6 +266,10 @@ class Registrar:
         Unregister only if the former nameserver surely shares its table with no nameserver in the list.
         Otherwise the broker would be missing in the shared table until its next registration. The members of
         one raft group share a table. Two addresses also share a table if they are names of one nameserver.
+
+        Args:
+            others: Nameservers that are still in the list.
+            registering: Task that registers the broker at these nameservers.
         """
         try:
             async with asyncio.timeout(UNREGISTER_TIMEOUT_S):
@@ -335,7 +339,11 @@ class Registrar:
                 self._whole = None
 
     async def _register_whole_at(self, addr: str) -> None:
-        """Send all topics to a nameserver, unless another registration begins there after this call."""
+        """Send all topics to a nameserver, after a registration that already runs there has ended.
+
+        Send nothing if another call begins to send all topics while this call waits. That registration then
+        includes all changes before this call.
+        """
         turn = self._turns.setdefault(addr, _Turn())
         begun = turn.begun
         async with turn.lock:
@@ -357,7 +365,8 @@ class Registrar:
             request = await asyncio.shield(whole.request)
             if whole.version == self._state.topics.data_version:
                 break
-            # A topic that was changed meanwhile may have been sent alone already. Do not undo it.
+            # A topic has changed during the encoding, and may already have been sent alone. So encode again:
+            # the older registration would undo this change at the nameserver.
         await self._register_at(addr, request)
 
     def _current_whole(self) -> _Whole:
@@ -373,8 +382,8 @@ class Registrar:
     ) -> asyncio.Future[RemotingCommand]:
         if len(topics) > _INLINE_TOPICS_MAX:
             return asyncio.create_task(self._encode(topics, version, config))
-        # Send these topics in the same iteration of the loop. Otherwise a later change could be sent alone
-        # before them, and they would undo it.
+        # Encode these few topics now, so that they are sent in the same iteration of the loop. Otherwise a
+        # later change of a topic could be sent first, and this older registration would undo it.
         encoded: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
         encoded.set_result(self._encoded(topics, version, config))
         return encoded
@@ -424,7 +433,7 @@ class Registrar:
         work = partial(self._encoded, topics, version, config)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._encoding, work)
-        except NoFreeThread:  # the event loop waits for the encoding instead
+        except NoFreeThread:  # encode in this thread, although the event loop must then wait
             return work()
 
     def _encoded(
@@ -506,7 +515,7 @@ class Registrar:
     def _failed(self, addr: str, reason: str) -> None:
         """Log the first of several failures as a warning, and the following failures only at debug level."""
         level = logging.DEBUG if addr in self._failing else logging.WARNING
-        if addr in self._addresses:  # a former nameserver would stay here for ever
+        if addr in self._addresses:  # do not add a former nameserver: no code would remove it from the set
             self._failing.add(addr)
         logger.log(level, "registration failed nameserver=%s reason=%s", addr, reason)
 

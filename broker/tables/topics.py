@@ -502,21 +502,16 @@ def retry_topic(group: str) -> str:
     return RETRY_PREFIX + group
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicChange:
+class TopicChange(NamedTuple):
     """The new topic configuration that request 17 (UPDATE_AND_CREATE_TOPIC) contains.
 
-    ``attributes`` is a text in RocketMQ 5.x's form for changes: ``+key=value`` sets, ``-key`` removes.
+    Attributes:
+        config: The configuration. Its attributes are ignored.
+        edits: Changes of the attributes in RocketMQ 5.x's form: ``+key=value`` sets, ``-key`` removes.
     """
 
-    topic_name: str
-    read_queue_nums: int
-    write_queue_nums: int
-    perm: int
-    topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: int = 0
-    order: bool = False
-    attributes: str = ""
+    config: TopicConfig
+    edits: str
 
     def apply_to(self, old: TopicConfig | None) -> TopicConfig:
         """Return a topic's configuration after this change; ``old`` is None if the change creates the topic.
@@ -524,19 +519,11 @@ class TopicChange:
         Raises:
             ValueError: If the attribute text is invalid, or the filter type is unknown.
         """
-        filter_type = self.topic_filter_type or FILTER_TYPES[0]
+        filter_type = self.config.topic_filter_type or FILTER_TYPES[0]
         if filter_type not in FILTER_TYPES:
             raise ValueError(f"topicFilterType {filter_type[:40]!r}: allowed are {', '.join(FILTER_TYPES)}")
-        return TopicConfig(
-            topic_name=self.topic_name,
-            read_queue_nums=self.read_queue_nums,
-            write_queue_nums=self.write_queue_nums,
-            perm=self.perm,
-            topic_filter_type=filter_type,
-            topic_sys_flag=self.topic_sys_flag,
-            order=self.order,
-            attributes=edit_attributes(old.attributes if old else None, self.attributes),
-        )
+        attributes = edit_attributes(old.attributes if old else None, self.edits)
+        return replace(self.config, topic_filter_type=filter_type, attributes=attributes)
 
     @classmethod
     def of(cls, config: TopicConfig) -> Self:
@@ -544,16 +531,7 @@ class TopicChange:
 
         Request 18 (UPDATE_AND_CREATE_TOPIC_LIST) contains whole configurations instead of changes.
         """
-        return cls(
-            topic_name=config.topic_name,
-            read_queue_nums=config.read_queue_nums,
-            write_queue_nums=config.write_queue_nums,
-            perm=config.perm,
-            topic_filter_type=config.topic_filter_type,
-            topic_sys_flag=config.topic_sys_flag,
-            order=config.order,
-            attributes=",".join(_edit(key, value) for key, value in config.attributes.items()),
-        )
+        return cls(config, ",".join(_edit(key, value) for key, value in config.attributes.items()))
 
 
 def _edit(key: str, value: str) -> str:

@@ -149,9 +149,12 @@ def _run(
     for word in args.words:
         context.warn(f"{word!r} belongs to no option and is ignored")
     try:
-        return command.run(context, args) or int(bool(context.failures))
+        context.as_json = args.json(command.options)
+        command.run(context, args)
+        return int(context.failed > 0)
     except (UsageError, RemotingError) as error:
-        return context.fail(error)
+        context.fail(error)
+        return 1
     except KeyboardInterrupt:
         context.fail("interrupted")
         return _INTERRUPTED

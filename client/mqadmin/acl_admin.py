@@ -5,8 +5,8 @@ They are updateAclConfig, deleteAclConfig, updateGlobalWhiteAddr, clusterAclConf
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
@@ -18,9 +18,9 @@ from ..operation import Operation
 from . import java
 from .context import Context
 from .options import OUTPUT, Arguments, Command, Option, UsageError
-from .targets import document, second_text
-from .together import ask_together, brokers_of, raise_failures
+from .targets import ask_together, brokers_of, call_within, document, raise_failures, second_text
 
+T = TypeVar("T")
 _WITHIN_S: Final = 30.0
 #: Permissions that this tool accepts. A broker would silently read any other word after -i or -u as DENY.
 #: Source: Permission and AclConstants, 4.9.
@@ -31,16 +31,34 @@ def _ask(
     context: Context, addrs: list[str], code: RequestCode, ext: Mapping[str, str]
 ) -> tuple[dict[str, RemotingCommand], dict[str, RemotingError]]:
     def ask(addr: str, left_s: float) -> Operation[RemotingCommand]:
-        timeout_s = min(left_s, context.client.core.config.call_timeout_s)
-        return (yield from context.client.admin.call(addr, code, ext, timeout_s=timeout_s))
+        return (yield from call_within(context, addr, code, ext, left_s))
 
     return ask_together(context, addrs, ask, within_s=_WITHIN_S)
+
+
+def _read(
+    context: Context, args: Arguments, code: RequestCode, decode: Callable[[RemotingCommand], T]
+) -> tuple[dict[str, T], dict[str, RemotingError]]:
+    """Send a request to all selected masters. Return their decoded answers and the failures."""
+    answers, failures = _ask(context, brokers_of(context, args), code, {})
+    found: dict[str, T] = {}
+    for addr, answer in answers.items():
+        try:
+            found[addr] = decode(answer)
+        except RemotingError as error:
+            failures[addr] = error
+    return found, failures
 
 
 def _change(
     context: Context, args: Arguments, code: RequestCode, ext: Mapping[str, str], done: str, failed: str
 ) -> None:
     """Make a change at all selected brokers, and print each broker that made it.
+
+    Args:
+        ext: Arguments of the request.
+        done: Line to print for a broker that made the change; ``{}`` stands for the broker's address.
+        failed: Words for the error if a broker did not make the change.
 
     Raises:
         PartlyNotApplied: If some brokers did not make the change.
@@ -53,7 +71,7 @@ def _change(
     raise_failures(failed, failures, of=len(addrs))
 
 
-def _update_acl_config(context: Context, args: Arguments) -> int:
+def _update_acl_config(context: Context, args: Arguments) -> None:
     ext = {
         "accessKey": args.text("a"),
         "secretKey": args.text("s"),
@@ -69,7 +87,6 @@ def _update_acl_config(context: Context, args: Arguments) -> int:
         ext["whiteRemoteAddress"] = args.text("w")
     done = "create or update plain access config to {} success."
     _change(context, args, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, ext, done, "account not changed")
-    return 0
 
 
 def _permission(name: str, text: str) -> str:
@@ -92,15 +109,14 @@ def _permissions(name: str, text: str) -> str:
     return text
 
 
-def _delete_acl_config(context: Context, args: Arguments) -> int:
+def _delete_acl_config(context: Context, args: Arguments) -> None:
     key = args.text("a")
     done = "delete plain access config account from {} success."
     _change(context, args, RequestCode.DELETE_ACL_CONFIG, {"accessKey": key}, done, "account not deleted")
     context.line(f"account's accesskey is:{key}")
-    return 0
 
 
-def _update_global_white_addr(context: Context, args: Arguments) -> int:
+def _update_global_white_addr(context: Context, args: Arguments) -> None:
     # Without -p, send an empty path, which means the broker's default file. RocketMQ's own tool sends no path
     # at all, and a broker of 4.9 refuses such a request.
     ext = {"globalWhiteAddrs": args.text("g"), "aclFileFullPath": args.get("p") or ""}
@@ -108,44 +124,34 @@ def _update_global_white_addr(context: Context, args: Arguments) -> int:
     _change(
         context, args, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, ext, done, "white addresses not changed"
     )
-    return 0
 
 
 _VERSION: Final = "{:<16}  {:<22}  {:<22}  {:<20}  {:<22}  {:<22}"
 
 
-def _cluster_acl_config_version(context: Context, args: Arguments) -> int:
-    as_json, addrs = args.json(), brokers_of(context, args)
-    answers, failures = _ask(context, addrs, RequestCode.GET_BROKER_CLUSTER_ACL_INFO, {})
-    rows: list[dict[str, Any]] = []
-    for addr, answer in answers.items():
-        try:
-            rows += _versions(answer)
-        except RemotingError as error:
-            failures[addr] = error
-    if as_json:
-        context.json(rows)
-    else:
-        if "b" not in args:
-            context.line(
-                _VERSION.format(
-                    *("#Cluster Name", "#Broker Name", "#Broker Addr", "#AclFilePath"),
-                    *("#AclConfigVersionNum", "#AclLastUpdateTime"),
-                )
+def _cluster_acl_config_version(context: Context, args: Arguments) -> None:
+    found, failures = _read(context, args, RequestCode.GET_BROKER_CLUSTER_ACL_INFO, _versions)
+    rows = [row for versions in found.values() for row in versions]
+    context.json(rows)
+    if "b" not in args:
+        context.line(
+            _VERSION.format(
+                *("#Cluster Name", "#Broker Name", "#Broker Addr", "#AclFilePath"),
+                *("#AclConfigVersionNum", "#AclLastUpdateTime"),
             )
-        for row in rows:
-            when = second_text(row["timestamp"])
-            context.line(
-                _VERSION.format(
-                    row["cluster"], row["brokerName"], row["brokerAddr"], row["file"], row["counter"], when
-                )
+        )
+    for row in rows:
+        when = second_text(row["timestamp"])
+        context.line(
+            _VERSION.format(
+                row["cluster"], row["brokerName"], row["brokerAddr"], row["file"], row["counter"], when
             )
+        )
     for addr, failure in failures.items():
         context.fail(f"broker {addr}: {describe(failure)}")
-    if not context.failures and not as_json:
+    if not context.failures:
         whose = "broker" if "b" in args else "cluster"
         context.line(f"get {whose}'s plain access config version success.")
-    return 1 if failures else 0
 
 
 def _versions(answer: RemotingCommand) -> list[dict[str, Any]]:
@@ -179,19 +185,10 @@ _MEMBERS: Final = (
 )
 
 
-def _get_acl_config(context: Context, args: Arguments) -> int:
-    as_json = args.json()
-    code = RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG
-    answers, failures = _ask(context, brokers_of(context, args), code, {})
-    documents: dict[str, dict[str, Any]] = {}
-    for addr, answer in answers.items():
-        try:
-            documents[addr] = _accounts(answer)
-        except RemotingError as error:
-            failures[addr] = error
-    if as_json:
-        context.json(documents)
-    for found in documents.values() if not as_json else ():
+def _get_acl_config(context: Context, args: Arguments) -> None:
+    documents, failures = _read(context, args, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, _accounts)
+    context.json(documents)
+    for found in documents.values():
         addresses = ", ".join(found["globalWhiteRemoteAddresses"])
         context.line()
         context.line(f"{'globalWhiteRemoteAddresses':<20}: [{addresses}]")
@@ -203,7 +200,6 @@ def _get_acl_config(context: Context, args: Arguments) -> int:
             context.line()
     for addr, failure in failures.items():
         context.fail(f"broker {addr}: {describe(failure)}")
-    return 1 if failures else 0
 
 
 def _accounts(answer: RemotingCommand) -> dict[str, Any]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from routekeeper.remoting.errors import RemotingError
-
 from ..admin import all_addrs, masters
-from ..errors import describe
+from ..operation import Operation
 from .context import Context
 from .options import OUTPUT, Arguments, Command, Option
 from .targets import chosen, cluster_info, target_options
 
+_Ask = Callable[[str], Operation[Mapping[str, str]]]
 _Show = Callable[[str, Mapping[str, str]], None]
 
 
@@ -29,15 +28,15 @@ def _targets(context: Context, args: Arguments) -> list[str]:
     return addrs
 
 
-def _broker_status(context: Context, args: Arguments) -> int:
+def _broker_status(context: Context, args: Arguments) -> None:
     def show(addr: str, table: Mapping[str, str]) -> None:
         for name, value in sorted(table.items()):
             context.line(f"{name:<32}: {value}" if "b" in args else f"{addr:<24} {name:<32}: {value}")
 
-    return _each(context, args, show, config=False)
+    _each(context, args, context.client.admin.broker_runtime, show)
 
 
-def _get_broker_config(context: Context, args: Arguments) -> int:
+def _get_broker_config(context: Context, args: Arguments) -> None:
     master = ""
     roles: set[str] = set()
     if chosen(args) == "c":
@@ -56,26 +55,20 @@ def _get_broker_config(context: Context, args: Arguments) -> int:
             context.line(f"{name:<50}=  {value}")
         context.line()
 
-    return _each(context, args, show, config=True)
+    _each(context, args, context.client.admin.broker_config, show)
 
 
-def _each(context: Context, args: Arguments, show: _Show, *, config: bool) -> int:
-    """Ask each broker and show its answer. Report failures, and return the exit code."""
-    as_json = args.json()
-    admin = context.client.admin
+def _each(context: Context, args: Arguments, ask: _Ask, show: _Show) -> None:
+    """Ask each broker and show its answer. Report failures."""
     found: dict[str, Mapping[str, str]] = {}
     addrs = _targets(context, args)
     for addr in addrs:
-        try:
-            found[addr] = context.run(admin.broker_config(addr) if config else admin.broker_runtime(addr))
-        except RemotingError as error:
-            context.fail(f"broker {addr}: {describe(error)}")
-        else:
-            if not as_json:
-                show(addr, found[addr])
-    if as_json:
-        context.json(found)
-    return 0 if addrs and len(found) == len(addrs) else 1
+        with context.reporting(f"broker {addr}"):
+            found[addr] = context.run(ask(addr))
+            show(addr, found[addr])
+    context.json(found)
+    if len(found) < len(addrs):  # a broker failed, or the cluster lists an address twice
+        context.exit_with_1()
 
 
 COMMANDS: Final = (

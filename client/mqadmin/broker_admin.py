@@ -19,11 +19,9 @@ from routekeeper.remoting.codes import (
 )
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError
-from routekeeper.remoting.lenient import INT64_MAX, as_object, get_int
 
 from ..errors import NotApplied, describe
 from . import java
-from .addresses import found_at
 from .context import Context
 from .kept import check_kept, check_setting
 from .options import OUTPUT, Arguments, Command, Option, UsageError
@@ -32,7 +30,9 @@ from .targets import (
     chosen,
     chosen_masters,
     cluster_info,
+    counted,
     document,
+    found_at,
     masters_of_topic,
     says_absent,
     stored_topic,
@@ -42,8 +42,8 @@ from .targets import (
 _PERMISSIONS: Final = ("2", "4", "6")
 
 
-def _update_broker_config(context: Context, args: Arguments) -> int:
-    key, value, as_json = args.text("k"), args.text("v"), args.json()
+def _update_broker_config(context: Context, args: Arguments) -> None:
+    key, value = args.text("k"), args.text("v")
     check_setting(key, value)
     with_slaves = args.flag("a", "updateAllBroker")
     done: list[str] = []
@@ -51,46 +51,39 @@ def _update_broker_config(context: Context, args: Arguments) -> int:
     def updated(addr: str, _answer: RemotingCommand) -> None:
         check_kept(context.run(context.client.admin.broker_config(addr)), key, value)
         done.append(addr)
-        if not as_json:
-            context.line(f"update broker config success, {addr}")
+        context.line(f"update broker config success, {addr}")
 
     body = f"{key}={value}\n".encode()
     addrs = chosen_masters(context, args, with_slaves=with_slaves)
-    failed = ask_each(context, addrs, RequestCode.UPDATE_BROKER_CONFIG, body=body, done=updated)
-    if as_json:
-        context.json({"key": key, "value": value, "brokers": done})
-    return failed
+    ask_each(context, addrs, RequestCode.UPDATE_BROKER_CONFIG, body=body, done=updated)
+    context.json({"key": key, "value": value, "brokers": done})
 
 
-def _clean(code: RequestCode) -> Callable[[Context, Arguments], int]:
-    def run(context: Context, args: Arguments) -> int:
-        as_json, done = args.json(), list[str]()
+def _clean(code: RequestCode) -> Callable[[Context, Arguments], None]:
+    def run(context: Context, args: Arguments) -> None:
+        done: list[str] = []
         addrs = chosen_masters(context, args, everywhere=True)
-        failed = ask_each(context, addrs, code, done=lambda addr, _answer: done.append(addr))
-        if as_json:
-            context.json({addr: addr in done for addr in addrs})
-        else:
-            context.line("false" if context.failures else "success")
-        return failed
+        ask_each(context, addrs, code, done=lambda addr, _answer: done.append(addr))
+        context.json({addr: addr in done for addr in addrs})
+        context.line("false" if context.failures else "success")
 
     return run
 
 
-def _topic_cluster_list(context: Context, args: Arguments) -> int:
+def _topic_cluster_list(context: Context, args: Arguments) -> None:
     admin = context.client.admin
     names = {data.broker_name for data in context.run(admin.topic_route(args.text("t"))).broker_datas}
     info = cluster_info(context)
     clusters = [name for name in sorted(info.cluster_addr_table) if names & {*info.cluster_addr_table[name]}]
-    if args.json():
-        context.json(clusters)
-        return 0
+    context.json(clusters)
     for cluster in clusters:
         context.line(cluster)
-    return 0 if clusters else context.fail(f"no cluster has a broker of topic {args.text('t')!r}")
+    if not clusters and not context.as_json:
+        context.fail(f"no cluster has a broker of topic {args.text('t')!r}")
 
 
-def _update_topic_perm(context: Context, args: Arguments) -> int:
-    topic, text, as_json = args.text("t"), args.text("p"), args.json()
+def _update_topic_perm(context: Context, args: Arguments) -> None:
+    topic, text = args.text("t"), args.text("p")
     if text not in _PERMISSIONS:
         raise UsageError(f"perm={text!r}, allowed {'|'.join(_PERMISSIONS)}")
     admin, perm = context.client.admin, int(text)
@@ -106,10 +99,9 @@ def _update_topic_perm(context: Context, args: Arguments) -> int:
         addrs = {name: known[name] for name in found_at(known, args.text("b"))}
     if not addrs:
         raise NotApplied("updateTopicPerm error broker not exit or broker is not master!.")
-    failed = 0
     changes: list[dict[str, Any]] = []
     for name, addr in addrs.items():
-        try:
+        with context.reporting(f"broker {addr}"):
             # Read the topic from the broker, not from the nameserver. After wipeWritePerm, the nameserver
             # shows another permission. It also knows neither the topic's order flag nor its attributes.
             before = stored_topic(context, addr, topic)
@@ -117,70 +109,55 @@ def _update_topic_perm(context: Context, args: Arguments) -> int:
             if after != before:
                 # The attributes in a request are edits. Send none, so that the topic keeps its attributes.
                 context.run(admin.create_topic(addr, replace(after, attributes={})))
-        except RemotingError as error:
-            failed = context.fail(f"broker {addr}: {describe(error)}")
-            continue
-        changes.append({"brokerName": name, "brokerAddr": addr, "from": before.perm, "to": perm})
-        if as_json:
-            continue
-        if after == before:
-            context.line("new perm equals to the old one!")
-            continue
-        context.line(f"update topic perm from {before.perm} to {perm} in {addr} success.")
-        if "b" in args:
-            context.line(f"{java.topic_config_text(after)}.")
-    if as_json:
-        context.json(changes)
-    return failed
+            changes.append({"brokerName": name, "brokerAddr": addr, "from": before.perm, "to": perm})
+            if after == before:
+                context.line("new perm equals to the old one!")
+                continue
+            context.line(f"update topic perm from {before.perm} to {perm} in {addr} success.")
+            if "b" in args:
+                context.line(f"{java.topic_config_text(after)}.")
+    context.json(changes)
 
 
-def _update_order_conf(context: Context, args: Arguments) -> int:
+def _update_order_conf(context: Context, args: Arguments) -> None:
     topic, method, admin = args.text("t"), args.text("m"), context.client.admin
-    as_json, value = args.json(), args.get("v")
+    value = args.get("v")
     match method:
         case "get":
             value = context.run(admin.kv_get(ORDER_TOPIC_NAMESPACE, topic))
             if value is None:
-                return context.fail(f"topic {topic!r} has no order configuration")
-            failed, done = 0, f"get orderConf success. topic=[{topic}], orderConf=[{value}] "
+                raise NotApplied(f"topic {topic!r} has no order configuration")
+            done = f"get orderConf success. topic=[{topic}], orderConf=[{value}] "
         case "put":
             if value is None:
                 raise UsageError("please set orderConf with option -v.")
-            failed = context.report(context.run(admin.kv_put(ORDER_TOPIC_NAMESPACE, topic, value)))
+            context.report(context.run(admin.kv_put(ORDER_TOPIC_NAMESPACE, topic, value)))
             done = f"update orderConf success. topic=[{topic}], orderConf=[{value}]"
         case "delete":
             value = None
-            failed = context.report(context.run(admin.kv_delete(ORDER_TOPIC_NAMESPACE, topic)))
+            context.report(context.run(admin.kv_delete(ORDER_TOPIC_NAMESPACE, topic)))
             done = f"delete orderConf success. topic=[{topic}]"
         case _:
             raise UsageError(f"method={method!r}, allowed put|get|delete")
-    if not failed and as_json:
+    if not context.failures:
         context.json({"topic": topic, "orderConf": value})
-    elif not failed:
         context.line(done)
-    return failed
 
 
 _STATS: Final = "{:<64}  {:<64} {:>12} {:>11} {:>11} {:>14} {:>14}"
 
 
-def _stats_all(context: Context, args: Arguments) -> int:
-    as_json, wanted = args.json(), args.get("t")
-    admin = context.client.admin
+def _stats_all(context: Context, args: Arguments) -> None:
+    wanted = args.get("t")
     rows: list[dict[str, Any]] = []
-    failed = 0
-    for topic in context.run(admin.topic_list()).topics:
+    for topic in context.run(context.client.admin.topic_list()).topics:
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or wanted not in (None, topic):
             continue
-        try:
+        with context.reporting(f"topic {topic}"):
             rows += _stats_of(context, topic)
-        except RemotingError as error:
-            failed = context.fail(f"topic {topic}: {describe(error)}")
     if "a" in args:
         rows = [row for row in rows if row["inMsg24Hour"] or row["outMsg24Hour"]]
-    if as_json:
-        context.json(rows)
-        return failed
+    context.json(rows)
     context.line(
         _STATS.format(
             *("#Topic", "#Consumer Group", "#Accumulation", "#InTPS", "#OutTPS"),
@@ -200,7 +177,6 @@ def _stats_all(context: Context, args: Arguments) -> int:
                 "NO_CONSUMER" if group is None else row["outMsg24Hour"],
             )
         )
-    return failed
 
 
 def _stats_of(context: Context, topic: str) -> list[dict[str, Any]]:
@@ -229,9 +205,14 @@ def _stats_of(context: Context, topic: str) -> list[dict[str, Any]]:
 
 
 def _counted(context: Context, addrs: Any, name: str, key: str) -> tuple[float, int]:
-    """Return two sums over all brokers: messages per second in the last minute, and in the whole last day.
+    """Return two sums over all brokers.
 
-    A broker's counters begin at its start, so both figures may cover less time.
+    The first sum is messages per second in the last minute. The second sum is the number of messages in the
+    last day. A broker's counters begin at its start, so both figures may cover less time.
+
+    Args:
+        name: Name of the statistics, such as TOPIC_PUT_NUMS.
+        key: Topic or group whose messages are counted.
     """
     tps, day = 0.0, 0
     for addr in addrs:
@@ -247,18 +228,9 @@ def _counted(context: Context, addrs: Any, name: str, key: str) -> tuple[float, 
             if not says_absent(error) and text not in context.failures:
                 context.fail(text)
             continue  # add nothing for this broker: it failed, or it has counted no message yet
-        minute = as_object(found.get("statsMinute") or {}, "statsMinute")
-        value = minute.get("tps")
-        tps += value if isinstance(value, int | float) else 0.0
-        sums = [get_int(as_object(found.get(span) or {}, span), "sum", limit=INT64_MAX) for span in _SPANS]
-        day += next((count for count in sums if count), 0)
+        more_tps, more = counted(found)
+        tps, day = tps + more_tps, day + more
     return tps, day
-
-
-#: Time spans in a broker's statistics, longest first. Each span has a count of messages. As the number of
-#: messages in the last day, this tool prints the first count that is not 0. Source:
-#: StatsAllSubCommand.compute24HourSum.
-_SPANS: Final = ("statsDay", "statsHour", "statsMinute")
 
 
 def _cleaning(name: str, description: str, code: RequestCode, cluster: str, *more: Option) -> Command:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from routekeeper.remoting import wall_clock
-from routekeeper.remoting.errors import RemotingError
 
 from ..admin import topic_count
 from ..directory import EachAnswer
@@ -25,52 +24,49 @@ _BASE_HEAD: Final = (
 _MORE: Final = "{:<16}  {:<32} {:>14} {:>14} {:>14} {:>14}"
 
 
-def _cluster_list(context: Context, args: Arguments) -> int:
-    as_json = args.json()
+def _cluster_list(context: Context, args: Arguments) -> None:
     interval_s = args.number("i", "interval", 0, low=1, high=86_400)
     show = _more if "m" in args else _base
     while True:
-        code = show(context, args.get("c"), as_json)
+        rows = _runtimes(context, args.get("c"))
+        context.json([_document(*row) for row in rows])
+        if not context.as_json:
+            show(context, rows)
         if not interval_s:
-            return code
+            return
         time.sleep(interval_s)
-        context.line()
+        print(file=context.out, flush=True)  # JSON documents are separated, too
 
 
-def _runtimes(
-    context: Context, cluster: str | None
-) -> tuple[list[tuple[str, str, int, str, Mapping[str, str]]], int]:
+_Row = tuple[str, str, int, str, Mapping[str, str]]
+
+
+def _runtimes(context: Context, cluster: str | None) -> list[_Row]:
     """Ask each broker for its runtime figures.
 
     Returns:
-        A list and the exit code. The list has one row for each broker: cluster, broker name, broker id,
-        address and figures. If a broker does not answer, its row has no figures, and the exit code is 1.
+        One row for each broker: cluster, broker name, broker id, address and figures. If a broker does not
+        answer, its row has no figures.
     """
     admin = context.client.admin
     info = cluster_info(context)
-    rows: list[tuple[str, str, int, str, Mapping[str, str]]] = []
-    code = 0
+    rows: list[_Row] = []
     for cluster_name, broker_names in sorted(info.cluster_addr_table.items()):
         if cluster is not None and cluster_name != cluster:
             continue
         for broker_name in sorted(broker_names):
             data = info.broker_addr_table.get(broker_name)
             for broker_id, addr in sorted(data.broker_addrs.items()) if data is not None else ():
-                try:
+                runtime: Mapping[str, str] = {}
+                with context.reporting(f"broker {addr}"):
                     runtime = context.run(admin.broker_runtime(addr))
-                except RemotingError as error:
-                    runtime, code = {}, context.fail(f"broker {addr}: {describe(error)}")
                 rows.append((cluster_name, broker_name, broker_id, addr, runtime))
     if cluster is not None and not rows:
-        code = context.fail(f"no broker in cluster {cluster!r}")
-    return rows, code
+        context.fail(f"no broker in cluster {cluster!r}")
+    return rows
 
 
-def _base(context: Context, cluster: str | None, as_json: bool) -> int:
-    rows, code = _runtimes(context, cluster)
-    if as_json:
-        context.json([_document(*row) for row in rows])
-        return code
+def _base(context: Context, rows: Sequence[_Row]) -> None:
     context.line(
         _BASE_HEAD.format(
             "#Cluster Name",
@@ -92,7 +88,6 @@ def _base(context: Context, cluster: str | None, as_json: bool) -> int:
         context.line(
             _BASE.format(cluster_name, broker_name, broker_id, addr, *_base_columns(runtime, now_ms))
         )
-    return code
 
 
 def _base_columns(runtime: Mapping[str, str], now_ms: int) -> tuple[str, ...]:
@@ -120,11 +115,7 @@ def _base_columns(runtime: Mapping[str, str], now_ms: int) -> tuple[str, ...]:
     )
 
 
-def _more(context: Context, cluster: str | None, as_json: bool) -> int:
-    rows, code = _runtimes(context, cluster)
-    if as_json:
-        context.json([_document(*row) for row in rows])
-        return code
+def _more(context: Context, rows: Sequence[_Row]) -> None:
     context.line(
         _MORE.format(
             "#Cluster Name",
@@ -145,7 +136,6 @@ def _more(context: Context, cluster: str | None, as_json: bool) -> int:
             for kind in ("msgPutTotal", "msgGetTotal")
         ]
         context.line(_MORE.format(cluster_name, broker_name, *columns))
-    return code
 
 
 def _document(
@@ -176,24 +166,22 @@ def _number(text: str | None) -> float:
 
 def _perm(
     verb: str, change: Callable[[Context, str], Operation[tuple[EachAnswer, ...]]]
-) -> Callable[[Context, Arguments], int]:
-    def run(context: Context, args: Arguments) -> int:
+) -> Callable[[Context, Arguments], None]:
+    def run(context: Context, args: Arguments) -> None:
         broker_name = args.text("b")
-        code = 0
         for answer in context.run(change(context, broker_name)):
             prefix = f"{verb} write perm of broker[{broker_name}] in name server[{answer.addr}]"
             if answer.response is not None:
                 count = topic_count(answer.response)
                 context.line(f"{prefix} OK, {count}")
-                if not count:  # the broker name has no topic, because the count includes unchanged topics
+                if not count:  # the count includes unchanged topics, so 0 means that the broker has no topic
                     hint = "give -b a broker name that clusterList shows"
                     reason = f"no topic of broker {broker_name!r}; {hint}"
-                    code = context.fail(f"name server[{answer.addr}]: {reason}")
+                    context.fail(f"name server[{answer.addr}]: {reason}")
             else:
                 assert answer.error is not None
                 context.line(f"{prefix} Failed")
-                code = context.fail(f"name server[{answer.addr}]: {describe(answer.error)}")
-        return code
+                context.fail(f"name server[{answer.addr}]: {describe(answer.error)}")
 
     return run
 

@@ -24,8 +24,16 @@ from ..operation import Operation, read_clock
 from . import java
 from .context import Context
 from .options import Arguments, Command, Option, UsageError
-from .targets import cluster_info, masters_of_cluster, says_absent, version_text
-from .together import NO_CLUSTER, ask_together, brokers_of
+from .targets import (
+    NO_CLUSTER,
+    ask_together,
+    brokers_of,
+    cluster_info,
+    counted,
+    masters_of_cluster,
+    says_absent,
+    version_text,
+)
 
 T = TypeVar("T")
 _WITHIN_S: Final = 60.0
@@ -64,20 +72,19 @@ _PERM_MAX: Final = 7
 Document = dict[str, Any]
 
 
-def _export(context: Context, args: Arguments, name: str, document: Document) -> int:
-    """Print a document, or write it to a file in the folder of -f. Return the exit code."""
+def _export(context: Context, args: Arguments, name: str, document: Document) -> None:
+    """Print a document, or write it to a file in the folder of -f."""
     text = java.json_text(document)
     if "f" not in args:
         context.page(text)
-        return 0
+        return
     path = Path(args.text("f")) / name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, text)
     except OSError as error:
-        return context.fail(f"{path} cannot be written: {error.strerror}")
+        raise NotApplied(f"{path} cannot be written: {error.strerror}") from None
     context.line(f"export {path} success")
-    return 0
 
 
 def _write(path: Path, text: str) -> None:
@@ -118,7 +125,7 @@ def _call(context: Context, addr: str, code: RequestCode, left_s: float, **ext: 
 # Subcommand exportConfigs --------------------------------------------------------------------------
 
 
-def _export_configs(context: Context, args: Arguments) -> int:
+def _export_configs(context: Context, args: Arguments) -> None:
     cluster = args.text("c")
     info = cluster_info(context)
     addrs = masters_of_cluster(context, info, cluster)
@@ -144,7 +151,7 @@ def _export_configs(context: Context, args: Arguments) -> int:
         "namesrvSize": len(context.nameservers),
         "slaveBrokerSize": slaves,
     }
-    return _export(context, args, "configs.json", {"brokerConfigs": configs, "clusterScale": scale})
+    _export(context, args, "configs.json", {"brokerConfigs": configs, "clusterScale": scale})
 
 
 # Subcommand exportMetadata -------------------------------------------------------------------------
@@ -187,7 +194,7 @@ def _groups(context: Context, addr: str, left_s: float) -> Operation[Document]:
     return found | {"subscriptionGroupTable": kept}
 
 
-def _export_metadata(context: Context, args: Arguments) -> int:
+def _export_metadata(context: Context, args: Arguments) -> None:
     topics, groups, special = "t" in args, "g" in args, "s" in args
     if topics and groups:
         raise UsageError("-t exports only topics and -g only groups: give one of them, or neither for both")
@@ -206,7 +213,8 @@ def _export_metadata(context: Context, args: Arguments) -> int:
     documents = _of_all(context, addrs, ask)
     name = "topic.json" if topics else "subscriptionGroup.json" if groups else "metadata.json"
     if "b" in args and (topics or groups):  # only one table of one broker, so merge nothing
-        return _export(context, args, name, documents[args.text("b")])
+        _export(context, args, name, documents[args.text("b")])
+        return
     document: Document = {"exportTime": wall_clock.now_ms()}
     if not groups:
         document["topicConfigTable"] = _merged(
@@ -216,7 +224,7 @@ def _export_metadata(context: Context, args: Arguments) -> int:
         document["subscriptionGroupTable"] = _merged(
             documents.values(), "subscriptionGroupTable", ("retryQueueNums",)
         )
-    return _export(context, args, name, document)
+    _export(context, args, name, document)
 
 
 def _merged(documents: Iterable[Document], table: str, summed: Iterable[str]) -> Document:
@@ -239,7 +247,7 @@ def _merged(documents: Iterable[Document], table: str, summed: Iterable[str]) ->
 # Subcommand exportMetrics --------------------------------------------------------------------------
 
 
-def _export_metrics(context: Context, args: Arguments) -> int:
+def _export_metrics(context: Context, args: Arguments) -> None:
     cluster = args.text("c")
     addrs = masters_of_cluster(context, cluster_info(context), cluster)
     if not addrs:
@@ -262,7 +270,7 @@ def _export_metrics(context: Context, args: Arguments) -> int:
         "evaluateReport": {name: reports[addr] for name, addr in addrs.items()},
         "totalData": {"totalOneDayNum": total_day, "totalTps": total_tps},
     }
-    return _export(context, args, "metrics.json", document)
+    _export(context, args, "metrics.json", document)
 
 
 _TPS: Final = ("normalInTps", "normalOutTps", "transInTps", "scheduleInTps")
@@ -335,7 +343,7 @@ def _figures(context: Context, addr: str, within_s: float) -> Operation[Document
 
 
 def _counted(context: Context, addr: str, topic: str, left_s: float) -> Operation[tuple[float, int]]:
-    """Return two figures: a topic's new messages per second in the last minute, and in the whole last day."""
+    """Return a topic's new messages per second in the last minute, and their number in the last day."""
     try:
         body = yield from _call(
             context,
@@ -349,13 +357,7 @@ def _counted(context: Context, addr: str, topic: str, left_s: float) -> Operatio
         if not says_absent(error):
             raise
         return 0.0, 0  # the broker has counted no message of this topic yet
-    found = as_object(loads(body, ANSWER), "statistics")
-    tps = as_object(found.get("statsMinute") or {}, "statsMinute").get("tps")
-    sums = [
-        get_int(as_object(found.get(span) or {}, span), "sum", limit=INT64_MAX)
-        for span in ("statsDay", "statsHour", "statsMinute")
-    ]
-    return float(tps) if isinstance(tps, int | float) else 0.0, next(filter(None, sums), 0)
+    return counted(as_object(loads(body, ANSWER), "statistics"))
 
 
 def _rate(runtime: Mapping[str, str], *names: str) -> float:

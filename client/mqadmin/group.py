@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from routekeeper.remoting.bodies import ConsumeOffset, ConsumeStats, MessageQueue
+from routekeeper.remoting.bodies import ConsumeOffset, MessageQueue
 from routekeeper.remoting.codes import RETRY_PREFIX, RequestCode
-from routekeeper.remoting.errors import RemotingError, ResponseError
+from routekeeper.remoting.errors import ResponseError
 from routekeeper.remoting.lenient import ANSWER, as_object, loads
 
-from ..errors import NotApplied, describe
+from ..errors import NotApplied
 from .context import Context
 from .options import OUTPUT, Arguments, Command, Option, UsageError
 from .targets import (
@@ -25,36 +25,32 @@ from .targets import (
 _PROGRESS: Final = "{:<64}  {:<32}  {:<4}  {:<20}  {:<20}  "
 
 
-def _consumer_progress(context: Context, args: Arguments) -> int:
+def _consumer_progress(context: Context, args: Arguments) -> None:
     if "g" not in args:
         for short in "cst":
             if short in args:
                 raise UsageError(f"-{short} is for one group only: give -g as well")
-        return _all_progress(context, args)
+        _all_progress(context)
+        return
     group, topic, cluster = args.text("g"), args.get("t"), args.get("c")
-    as_json, with_ip = args.json(), args.flag("s", "showClientIP")
+    with_ip = args.flag("s", "showClientIP")
     rows: dict[MessageQueue, ConsumeOffset] = {}
-    tps, code = 0.0, 0
+    tps = 0.0
     for addr in _asked_for_progress(context, group, topic, cluster):
-        try:
-            stats: ConsumeStats = context.run(context.client.admin.consume_stats(addr, group, topic))
-        except RemotingError as error:
-            code = context.fail(f"broker {addr}: {describe(error)}")
-            continue
-        rows.update(stats.offsets)
-        tps += stats.consume_tps
+        with context.reporting(f"broker {addr}"):
+            stats = context.run(context.client.admin.consume_stats(addr, group, topic))
+            rows.update(stats.offsets)
+            tps += stats.consume_tps
     lag = sum(offset.broker_offset - offset.consumer_offset for offset in rows.values())
     inflight = sum(_inflight(offset) for offset in rows.values())
     members = _members_of_queues(context, group) if with_ip else {}
-    if as_json:
-        queues = [
-            _document(queue, rows[queue]) | ({"clientIp": members.get(queue)} if with_ip else {})
-            for queue in sorted(rows)
-        ]
-        context.json(
-            {"group": group, "consumeTps": tps, "diffTotal": lag, "inflightTotal": inflight, "queues": queues}
-        )
-        return code
+    queues = [
+        _document(queue, rows[queue]) | ({"clientIp": members.get(queue)} if with_ip else {})
+        for queue in sorted(rows)
+    ]
+    context.json(
+        {"group": group, "consumeTps": tps, "diffTotal": lag, "inflightTotal": inflight, "queues": queues}
+    )
     # Print no blank before the last word of this title line: RocketMQ's tool prints none there.
     title = _PROGRESS.format("#Topic", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset")
     title += f"{'#Client IP':<20} " if with_ip else ""
@@ -75,7 +71,6 @@ def _consumer_progress(context: Context, args: Arguments) -> int:
     context.line(f"Consume TPS: {tps:.2f}")
     context.line(f"Consume Diff Total: {lag}")
     context.line(f"Consume Inflight Total: {inflight}")
-    return code
 
 
 def _asked_for_progress(context: Context, group: str, topic: str | None, cluster: str | None) -> list[str]:
@@ -104,11 +99,9 @@ def _members_of_queues(context: Context, group: str) -> dict[MessageQueue, str]:
         online = first_online(context, [addr], group)
         for member in online.connections if online is not None else ():
             ext = {"consumerGroup": group, "clientId": member.client_id, "jstackEnable": "false"}
-            try:
+            info: dict[str, Any] = {}
+            with context.reporting(f"client {member.client_id}"):
                 info = document(context.run(admin.call(addr, RequestCode.GET_CONSUMER_RUNNING_INFO, ext)))
-            except RemotingError as error:
-                context.fail(f"client {member.client_id}: {describe(error)}")
-                continue
             for name in as_object(info.get("mqTable") or {}, "queues"):
                 queue = MessageQueue.from_json(loads(name.encode(), ANSWER))
                 found[queue] = member.client_id.partition("@")[0]
@@ -118,24 +111,19 @@ def _members_of_queues(context: Context, group: str) -> dict[MessageQueue, str]:
 _GROUP: Final = "{:<64}  {:<6}  {:<24} {:<5}  {:<14}  {:<7}  {}"
 
 
-def _all_progress(context: Context, args: Arguments) -> int:
+def _all_progress(context: Context) -> None:
     """Print each group that has a retry topic: the number of members, the consumption rate and the lag."""
-    as_json, failed = args.json(), 0
     rows: list[dict[str, Any]] = []
     for topic in context.run(context.client.admin.topic_list()).topics:
         if not topic.startswith(RETRY_PREFIX):
             continue
         group = topic.removeprefix(RETRY_PREFIX)
-        try:
+        with context.reporting(f"group {group}"):
             rows.append(_group_progress(context, group))
-        except RemotingError as error:
-            failed = context.fail(f"group {group}: {describe(error)}")
     rows.sort(key=lambda row: (-row["count"], -row["diffTotal"], row["group"]))
-    if as_json:
-        context.json(rows)
-        return failed
+    context.json(rows)
     context.line(_GROUP.format("#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total"))
-    for row in rows:
+    for row in rows if not context.as_json else ():
         context.line(
             _GROUP.format(
                 row["group"][:64],
@@ -147,7 +135,6 @@ def _all_progress(context: Context, args: Arguments) -> int:
                 row["diffTotal"],
             )
         )
-    return failed
 
 
 def _group_progress(context: Context, group: str) -> dict[str, Any]:
@@ -187,27 +174,24 @@ def _document(queue: MessageQueue, offset: ConsumeOffset) -> dict[str, Any]:
     }
 
 
-def _consumer_connection(context: Context, args: Arguments) -> int:
+def _consumer_connection(context: Context, args: Arguments) -> None:
     group = args.text("g")
-    as_json = args.json()
     addrs = [args.text("b")] if "b" in args else masters_of_group(context, group)
     if not addrs:
         raise UsageError(f"no master of group {group!r} is known: give -b")
     found = first_online(context, addrs, group)
     if found is None:
-        return context.fail(f"no member of group {group!r} is online")
-    if as_json:
-        context.json(
-            {
-                "group": group,
-                "connections": [connection.to_json() for connection in found.connections],
-                "subscriptions": {topic: data.sub_string for topic, data in found.subscriptions.items()},
-                "consumeType": found.consume_type,
-                "messageModel": found.message_model,
-                "consumeFromWhere": found.consume_from_where,
-            }
-        )
-        return 0
+        raise NotApplied(f"no member of group {group!r} is online")
+    context.json(
+        {
+            "group": group,
+            "connections": [connection.to_json() for connection in found.connections],
+            "subscriptions": {topic: data.sub_string for topic, data in found.subscriptions.items()},
+            "consumeType": found.consume_type,
+            "messageModel": found.message_model,
+            "consumeFromWhere": found.consume_from_where,
+        }
+    )
     context.line(f"{'#ClientId':<36} {'#ClientAddr':<22} {'#Language':<10} #Version")
     for connection in found.connections:
         context.line(
@@ -223,7 +207,6 @@ def _consumer_connection(context: Context, args: Arguments) -> int:
     context.line(f"ConsumeType: {found.consume_type}")
     context.line(f"MessageModel: {found.message_model}")
     context.line(f"ConsumeFromWhere: {found.consume_from_where}")
-    return 0
 
 
 def _language(language: Any) -> str:

@@ -23,15 +23,14 @@ from routekeeper.remoting.bodies import (
 from routekeeper.remoting.codes import DLQ_PREFIX, RETRY_PREFIX, RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError, ResponseError
-from routekeeper.remoting.lenient import ANSWER, as_object, get_int, get_list, loads
+from routekeeper.remoting.lenient import ANSWER, INT32_MAX, INT64_MAX, as_object, get_int, get_list, loads
 
 from ..errors import NotApplied, describe
 from ..queue_reader import QueueReader
 from . import java
 from .context import Context
-from .instants import instant
 from .kept import has_attributes
-from .options import OUTPUT, OUTPUT_LONG, Arguments, Command, Option, UsageError, attributes_of
+from .options import OUTPUT, OUTPUT_LONG, Arguments, Command, Option, UsageError, attributes_of, instant
 from .targets import (
     CLUSTER,
     ask_each,
@@ -46,14 +45,12 @@ from .targets import (
     version_text,
 )
 
-_INT32_MAX: Final = 2**31 - 1
-_INT64_MAX: Final = 2**63 - 1
 _TIMEOUT_MS_MAX: Final = 3_600_000
 #: Version number of RocketMQ 5.1.0. Source: MQVersion.
 _V5_1_0: Final = 433
 
 
-def _update_sub_group(context: Context, args: Arguments) -> int:
+def _update_sub_group(context: Context, args: Arguments) -> None:
     config = SubscriptionGroupConfig(
         group_name=args.text("g"),
         consume_enable="s" not in args or args.flag("s", "consumeEnable"),
@@ -61,31 +58,29 @@ def _update_sub_group(context: Context, args: Arguments) -> int:
         consume_from_min_enable=args.flag("m", "consumeFromMinEnable"),
         consume_broadcast_enable=args.flag("d", "consumeBroadcastEnable"),
         retry_queue_nums=args.number("q", "retryQueueNums", 1, low=0, high=1024),
-        retry_max_times=args.number("r", "retryMaxTimes", 16, low=-1, high=_INT32_MAX),
-        broker_id=args.number("i", "brokerId", 0, low=0, high=_INT64_MAX),
+        retry_max_times=args.number("r", "retryMaxTimes", 16, low=-1, high=INT32_MAX),
+        broker_id=args.number("i", "brokerId", 0, low=0, high=INT64_MAX),
         which_broker_when_consume_slowly=args.number(
-            "w", "whichBrokerWhenConsumeSlowly", 1, low=0, high=_INT64_MAX
+            "w", "whichBrokerWhenConsumeSlowly", 1, low=0, high=INT64_MAX
         ),
         notify_consumer_ids_changed_enable=args.flag("a", "notifyConsumerIdsChanged")
         if "a" in args
         else True,
     )
-    as_json, done = args.json("O"), list[str]()
-    more = _asked_of_5(args)
+    more, done = _asked_of_5(args), list[str]()
 
     def created(addr: str, _answer: RemotingCommand) -> None:
         done.append(addr)
-        if not as_json:
-            context.line(f"create subscription group to {addr} success.")
+        context.line(f"create subscription group to {addr} success.")
 
     code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
     body = orjson.dumps(config.to_json() | more)
-    failed = ask_each(context, chosen_masters(context, args), code, body=body, done=created)
-    if as_json:
-        context.json({"brokers": done, "group": config.to_json() | more})
-    elif done:
+    ask_each(context, chosen_masters(context, args), code, body=body, done=created)
+    context.json({"brokers": done, "group": config.to_json() | more})
+    if done:
         context.line(java.group_config_text(config, more))
-    return (_kept(context, done, config.group_name, more) if more else 0) or failed
+    if more:
+        _check_kept(context, done, config.group_name, more)
 
 
 _POLICIES: Final = ("EXPONENTIAL", "CUSTOMIZED")
@@ -110,18 +105,14 @@ def _asked_of_5(args: Arguments) -> dict[str, Any]:
     return found
 
 
-def _kept(context: Context, addrs: Sequence[str], group: str, asked: Mapping[str, Any]) -> int:
+def _check_kept(context: Context, addrs: Sequence[str], group: str, asked: Mapping[str, Any]) -> None:
     """Check that brokers stored the settings that only 5.x brokers know.
 
-    Brokers of 4.x, and RouteKeeper's brokers, ignore settings that they do not know.
-
-    Returns:
-        1 if a broker did not store all of these settings, or did not answer. Otherwise 0.
+    Brokers of 4.x, and RouteKeeper's brokers, ignore settings that they do not know. Report each broker that
+    did not store all of these settings, or did not answer.
     """
-    failed = 0
 
     def look(addr: str, answer: RemotingCommand) -> None:
-        nonlocal failed
         have = as_object(_groups(answer).get(group) or {}, "group")
         for name, value in asked.items():
             if name == "attributes":
@@ -132,10 +123,9 @@ def _kept(context: Context, addrs: Sequence[str], group: str, asked: Mapping[str
             else:
                 same = have.get(name, False) == value
             if not same:
-                failed = context.fail(f"broker {addr} did not keep {name}: it does not know this setting")
+                context.fail(f"broker {addr} did not keep {name}: it does not know this setting")
 
-    code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-    return ask_each(context, addrs, code, done=look) or failed if addrs else 0
+    ask_each(context, addrs, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, done=look)
 
 
 def _groups(answer: RemotingCommand) -> dict[str, Any]:
@@ -143,37 +133,33 @@ def _groups(answer: RemotingCommand) -> dict[str, Any]:
     return as_object(document(answer).get("subscriptionGroupTable") or {}, "subscriptionGroupTable")
 
 
-def _delete_sub_group(context: Context, args: Arguments) -> int:
+def _delete_sub_group(context: Context, args: Arguments) -> None:
     group, admin = args.text("g"), context.client.admin
     ext = {"groupName": group, "removeOffset": java.flag(args.flag("r", "removeOffset"))}
     ext["cleanOffset"] = ext["removeOffset"]
     addrs = chosen_masters(context, args)
     where = f" in cluster [{args.text('c')}]" if "b" not in args else ""
-    as_json, done = args.json(), list[str]()
+    done: list[str] = []
 
     def deleted(addr: str, _answer: RemotingCommand) -> None:
         done.append(addr)
-        if not as_json:
-            context.line(f"delete subscription group [{group}] from broker [{addr}]{where} success.")
+        context.line(f"delete subscription group [{group}] from broker [{addr}]{where} success.")
 
-    failed = ask_each(context, addrs, RequestCode.DELETE_SUBSCRIPTIONGROUP, ext, done=deleted)
-    if as_json:
-        context.json({"group": group, "brokers": done})
+    ask_each(context, addrs, RequestCode.DELETE_SUBSCRIPTIONGROUP, ext, done=deleted)
+    context.json({"group": group, "brokers": done})
     if "b" in args or context.failures:
-        return failed
+        return
     for topic in (RETRY_PREFIX + group, DLQ_PREFIX + group):
-        if ask_each(context, addrs, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}):
-            failed = 1  # a broker still has the topic, and would register it again
-            continue
-        failed |= context.report(context.run(admin.delete_topic_in_nameservers(topic, args.text("c"))))
-    return failed
+        before = context.failed
+        ask_each(context, addrs, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+        if context.failed == before:  # else a broker still has the topic, and would register it again
+            context.report(context.run(admin.delete_topic_in_nameservers(topic, args.text("c"))))
 
 
-def _get_consumer_config(context: Context, args: Arguments) -> int:
-    group, as_json = args.text("g"), args.json()
+def _get_consumer_config(context: Context, args: Arguments) -> None:
+    group = args.text("g")
     info = cluster_info(context)
     found: list[tuple[str, str, SubscriptionGroupConfig, dict[str, Any]]] = []
-    code = 0
     for cluster in sorted(info.cluster_addr_table):
         for name, addr in masters_of_cluster(context, info, cluster).items():
 
@@ -183,28 +169,25 @@ def _get_consumer_config(context: Context, args: Arguments) -> int:
                     members = as_object(members, "group")
                     found.append((cluster, name, SubscriptionGroupConfig.from_json(members), members))
 
-            code |= ask_each(context, [addr], RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, done=listed)
+            ask_each(context, [addr], RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, done=listed)
     if not found:
-        return context.fail(f"no broker knows group {group!r}")
-    if as_json:
-        context.json(
-            [
-                {"cluster": at, "brokerName": name} | members | config.to_json()
-                for at, name, config, members in found
-            ]
-        )
-        return code
-    for cluster, name, config, members in found:
+        raise NotApplied(f"no broker knows group {group!r}")
+    context.json(
+        [
+            {"cluster": at, "brokerName": name} | members | config.to_json()
+            for at, name, config, members in found
+        ]
+    )
+    for cluster, name, config, members in found if not context.as_json else ():
         context.line(f"{'=' * 29}{cluster}:{name}{'=' * 29}")
         for member, value in java.group_config_members(config, members).items():
             context.line(f"{member:<40}=  {'' if value == 'null' else value}")
-    return code
 
 
 # Subcommands that change or show offsets -----------------------------------------------------------
 
 
-def _reset_offset_by_time(context: Context, args: Arguments) -> int:
+def _reset_offset_by_time(context: Context, args: Arguments) -> None:
     text = args.text("s")
     if text in ("-1", "now"):
         # -1 means the end of each queue. Do not send the current time for "now". A broker of 4.9 would then
@@ -216,8 +199,8 @@ def _reset_offset_by_time(context: Context, args: Arguments) -> int:
     group, topic = args.text("g"), args.text("t")
     force = args.flag("f", "force") if "f" in args else True
     if "b" in args and "q" in args:
-        queue_id = args.number("q", "queue", 0, low=0, high=_INT32_MAX)
-        offset = args.number("o", "offset", -1, low=-1, high=_INT64_MAX)
+        queue_id = args.number("q", "queue", 0, low=0, high=INT32_MAX)
+        offset = args.number("o", "offset", -1, low=-1, high=INT64_MAX)
         begin = f"group[{group}], topic[{topic}], queueId[{queue_id}], broker[{args.text('b')}]"
         chosen = {"queueId": str(queue_id)} | ({"offset": str(offset)} if offset >= 0 else {})
         addrs = {args.text("b"): args.text("b")}
@@ -233,10 +216,7 @@ def _reset_offset_by_time(context: Context, args: Arguments) -> int:
         f"start reset consumer offset by specified, {begin}, timestamp(string)[{text}],"
         f" timestamp(long)[{wall_ms}]"
     )
-    as_json = args.json("O")
-    return _reset(
-        context, group, topic, addrs, wall_ms, force=force, chosen=chosen, title=title, as_json=as_json
-    )
+    _reset(context, group, topic, addrs, wall_ms, force=force, chosen=chosen, title=title)
 
 
 def _require_one_queue_resets(context: Context, addr: str) -> None:
@@ -267,11 +247,11 @@ _ROLLED: Final = (
 )
 
 
-def _skip_accumulated(context: Context, args: Arguments) -> int:
+def _skip_accumulated(context: Context, args: Arguments) -> None:
     group, topic = args.text("g"), args.text("t")
     force = args.flag("f", "force") if "f" in args else True
     addrs = masters_of_topic(context, topic, args.get("c"))
-    return _reset(context, group, topic, addrs, -1, force=force, chosen={}, title="", as_json=args.json())
+    _reset(context, group, topic, addrs, -1, force=force, chosen={}, title="")
 
 
 def _reset(
@@ -284,15 +264,15 @@ def _reset(
     force: bool,
     chosen: Mapping[str, str],
     title: str,
-    as_json: bool,
-) -> int:
-    """Ask each broker to reset a group's offsets, and return the exit code.
+) -> None:
+    """Ask each broker to reset a group's offsets.
 
     Brokers of 4.9 refuse the reset if the group has no members. In this case, this tool sets the offsets
     itself (:func:`_roll_back`).
 
     Args:
         addrs: Addresses of the brokers, by broker name.
+        force: True to also set an offset that is above the group's present offset.
         chosen: Fields of the request that select one queue and its offset; empty for all queues.
         title: Line above the list of reset offsets; empty for no line.
     """
@@ -300,28 +280,26 @@ def _reset(
     ext |= chosen
     offsets: dict[MessageQueue, int] = {}
     rolled: list[tuple[MessageQueue, int, int, int, int]] = []
-    failed = 0
+    before = context.failed
     for name, addr in addrs.items():
-        try:
-            answer = context.run(
-                context.client.admin.call(addr, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext)
-            )
-            offsets.update(QueueOffsets.decode(answer.body).offsets)
-        except ResponseError as error:
-            if error.code != ResponseCode.CONSUMER_NOT_ONLINE or chosen:
-                failed = context.fail(f"broker {addr}: {describe(error)}")
-                continue
-            failed |= _roll_back(context, group, topic, name, addr, wall_ms, force=force, done=rolled)
-        except RemotingError as error:
-            failed = context.fail(f"broker {addr}: {describe(error)}")
+        with context.reporting(f"broker {addr}"):
+            try:
+                answer = context.run(
+                    context.client.admin.call(addr, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext)
+                )
+                offsets.update(QueueOffsets.decode(answer.body).offsets)
+            except ResponseError as error:
+                if error.code != ResponseCode.CONSUMER_NOT_ONLINE or chosen:
+                    raise
+                _roll_back(context, group, topic, name, addr, wall_ms, force=force, done=rolled)
     offsets |= {queue: new for queue, _, _, _, new in rolled}
-    if as_json:
-        context.json([queue.to_json() | {"offset": offsets[queue]} for queue in sorted(offsets)])
-    elif offsets:
+    context.json([queue.to_json() | {"offset": offsets[queue]} for queue in sorted(offsets)])
+    if offsets:
         if title:
             context.line(title)
         _print_reset(context, offsets, rolled)
-    return failed if offsets or failed else context.fail("no offset was reset")
+    elif context.failed == before:
+        context.fail("no offset was reset")
 
 
 def _print_reset(
@@ -358,48 +336,44 @@ def _roll_back(
     *,
     force: bool,
     done: list[tuple[MessageQueue, int, int, int, int]],
-) -> int:
-    """Set the offsets of a group without members, queue by queue, and return the exit code.
+) -> None:
+    """Set the offsets of a group without members, queue by queue.
 
     Args:
+        force: True to also set an offset that is above the group's present offset.
         done: List to which this function adds one entry for each offset that was set. An entry has the queue
             and four offsets: the end of the queue, the group's old offset, the offset at the given time, and
             the group's new offset.
 
+    Raises:
+        RemotingError: If the broker did not return the group's offsets.
+
     Source: DefaultMQAdminExtImpl.resetOffsetByTimestampOld.
     """
-    try:
-        stats = context.run(context.client.admin.consume_stats(addr, group))
-    except RemotingError as error:
-        return context.fail(f"broker {addr}: {describe(error)}")
+    stats = context.run(context.client.admin.consume_stats(addr, group))
     reader = QueueReader(context.client.core, group)
     here = {
         queue: offset
         for queue, offset in sorted(stats.offsets.items())
         if queue.topic == topic and queue.broker_name == name
     }
-    failed = 0
     for queue, offset in here.items():
-        try:
+        with context.reporting(str(queue)):
             wanted = context.run(
                 reader.max_offset(queue) if wall_ms < 0 else reader.search_offset(queue, wall_ms)
             )
             new = wanted if force or wanted < offset.consumer_offset else offset.consumer_offset
             context.run(reader.commit(queue, new))
-        except RemotingError as error:
-            failed = context.fail(f"{queue}: {describe(error)}")
-        else:
             done.append((queue, offset.broker_offset, offset.consumer_offset, wanted, new))
     if not here:
-        failed = context.fail(f"broker {addr}: group {group!r} has no offsets of topic {topic!r}")
-    return failed
+        raise NotApplied(f"group {group!r} has no offsets of topic {topic!r}")
 
 
-def _clone_group_offset(context: Context, args: Arguments) -> int:
+def _clone_group_offset(context: Context, args: Arguments) -> None:
     source, target, topic = args.text("s"), args.text("d"), args.text("t")
     ext = {"srcGroup": source, "destGroup": target, "topic": topic}
     ext["offline"] = java.flag(args.flag("o", "offline"))
-    as_json, done, lacking = args.json("O"), list[str](), list[str]()
+    done, lacking = list[str](), list[str]()
 
     def copy(addr: str, before: RemotingCommand) -> None:
         # A broker answers success even if it copied nothing. To notice that, compare the target group's
@@ -421,18 +395,17 @@ def _clone_group_offset(context: Context, args: Arguments) -> int:
             )
 
     addrs = masters_of_topic(context, topic).values()
-    failed = ask_each(context, addrs, RequestCode.GET_ALL_CONSUMER_OFFSET, done=copy)
+    before = context.failed
+    ask_each(context, addrs, RequestCode.GET_ALL_CONSUMER_OFFSET, done=copy)
     for addr in lacking:
         reason = f"broker {addr}: group {source!r} has no offsets of topic {topic!r}"
         if done:
             context.warn(reason)
         else:
-            failed = context.fail(reason)
-    if as_json:
-        context.json({"srcGroup": source, "destGroup": target, "topic": topic, "brokers": done})
-    elif not failed:
+            context.fail(reason)
+    context.json({"srcGroup": source, "destGroup": target, "topic": topic, "brokers": done})
+    if context.failed == before:
         context.line(f"clone group offset success. srcGroup[{source}], destGroup=[{target}], topic[{topic}]")
-    return failed
 
 
 def offsets_by_queue(table: bytes, topic: str, group: str) -> dict[bytes, bytes]:
@@ -450,11 +423,10 @@ def offsets_by_queue(table: bytes, topic: str, group: str) -> dict[bytes, bytes]
 _CONSUME_STATS: Final = "{:<64}  {:<64}  {:<32}  {:<4}  {:<20}  {:<20}  {:<20}  {}"
 
 
-def _broker_consume_stats(context: Context, args: Arguments) -> int:
+def _broker_consume_stats(context: Context, args: Arguments) -> None:
     timeout_ms = args.number("t", "timeoutMillis", 50_000, low=1, high=_TIMEOUT_MS_MAX)
-    level = args.number("l", "level", 0, low=0, high=_INT64_MAX)
+    level = args.number("l", "level", 0, low=0, high=INT64_MAX)
     ext = {"isOrder": java.flag(args.flag("o", "order"))}
-    as_json = args.json("O")
     answer = context.run(
         context.client.admin.call(
             args.text("b"), RequestCode.GET_BROKER_CONSUME_STATS, ext, timeout_s=timeout_ms / 1000
@@ -468,20 +440,18 @@ def _broker_consume_stats(context: Context, args: Arguments) -> int:
                 for queue, offset in sorted(ConsumeStats.from_json(stats).offsets.items()):
                     if offset.broker_offset - offset.consumer_offset >= level:
                         rows.append((group, queue, offset))
-    if as_json:
-        table = [
-            queue.to_json()
-            | {
-                "group": group,
-                "brokerOffset": offset.broker_offset,
-                "consumerOffset": offset.consumer_offset,
-                "diff": offset.broker_offset - offset.consumer_offset,
-                "lastTimestamp": offset.last_timestamp,
-            }
-            for group, queue, offset in rows
-        ]
-        context.json({"queues": table, "diffTotal": found.get("totalDiff")})
-        return 0
+    table = [
+        queue.to_json()
+        | {
+            "group": group,
+            "brokerOffset": offset.broker_offset,
+            "consumerOffset": offset.consumer_offset,
+            "diff": offset.broker_offset - offset.consumer_offset,
+            "lastTimestamp": offset.last_timestamp,
+        }
+        for group, queue, offset in rows
+    ]
+    context.json({"queues": table, "diffTotal": found.get("totalDiff")})
     context.line(
         _CONSUME_STATS.format(
             *("#Topic", "#Group", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset"),
@@ -505,17 +475,16 @@ def _broker_consume_stats(context: Context, args: Arguments) -> int:
         )
     context.line()
     context.line(f"Diff Total: {found.get('totalDiff')}")
-    return 0
 
 
 # Subcommands that show producers and consumers -----------------------------------------------------
 
 
-def _producer_connection(context: Context, args: Arguments) -> int:
-    group, as_json = args.text("g"), args.json()
+def _producer_connection(context: Context, args: Arguments) -> None:
+    group = args.text("g")
     rows: list[ClientConnection] = []
-    failed = 0
-    for addr in masters_of_topic(context, args.text("t")).values():
+    addrs, before = masters_of_topic(context, args.text("t")).values(), context.failed
+    for addr in addrs:
         try:
             ext = {"producerGroup": group}
             answer = context.run(
@@ -524,26 +493,23 @@ def _producer_connection(context: Context, args: Arguments) -> int:
             rows += ProducerConnection.decode(answer.body).connections
         except RemotingError as error:
             if not says_absent(error):
-                failed = context.fail(f"broker {addr}: {describe(error)}")
+                context.fail(f"broker {addr}: {describe(error)}")
     if not rows:
-        return failed or context.fail(f"no member of producer group {group!r} is online")
-    if as_json:
-        context.json([row.to_json() for row in rows])
-        return 0
+        if context.failed == before:
+            context.fail(f"no member of producer group {group!r} is online")
+        return
+    context.json([row.to_json() for row in rows])
     for number, row in enumerate(rows, 1):
         language = row.to_json()["language"]
         version = version_text(row.version)
         context.line(f"{number:04}  {row.client_id:<32} {row.client_addr:<22} {language:<8} {version}")
-    return 0
 
 
-def _producer(context: Context, args: Arguments) -> int:
+def _producer(context: Context, args: Arguments) -> None:
     answer = context.run(context.client.admin.call(args.text("b"), RequestCode.GET_ALL_PRODUCER_INFO))
     table = as_object(document(answer).get("data") or {}, "producers")
-    if args.json():
-        context.json(table)
-        return 0
-    for group in table:
+    context.json(table)
+    for group in table if not context.as_json else ():
         producers = get_list(table, group)
         if not producers:
             context.line(f"producer group ({group}) instances are empty")
@@ -555,44 +521,40 @@ def _producer(context: Context, args: Arguments) -> int:
                 f" lastUpdateTimestamp={members.get('lastUpdateTimestamp')}"
             )
             context.line(f"producer group ({group}) instance : {text}")
-    return 0
 
 
-def _consumer_status(context: Context, args: Arguments) -> int:
+def _consumer_status(context: Context, args: Arguments) -> None:
     group, admin = args.text("g"), context.client.admin
     addrs = (
         [args.text("b")] if "b" in args else list(masters_of_topic(context, RETRY_PREFIX + group).values())
     )
     clients: dict[str, tuple[str, int]] = {}
-    broadcast = False
-    failed = 0
+    broadcast, before = False, context.failed
     for addr in addrs:
         try:
             online = context.run(admin.consumer_connection(addr, group))
         except RemotingError as error:
             if not isinstance(error, ResponseError) or error.code != ResponseCode.CONSUMER_NOT_ONLINE:
-                failed = context.fail(f"broker {addr}: {describe(error)}")
+                context.fail(f"broker {addr}: {describe(error)}")
             continue
         clients |= {found.client_id: (addr, found.version) for found in online.connections}
         broadcast = online.message_model == "BROADCASTING"
     if "i" in args:
         clients = {name: where for name, where in clients.items() if name == args.text("i")}
-    if not clients and failed:
-        return failed
+    if not clients and context.failed > before:
+        return
     if not clients:
         raise NotApplied(f"no member of group {group!r} is online")
     stack = java.flag("s" in args)
     infos: dict[str, dict[str, Any]] = {}
     for client_id, (addr, _) in sorted(clients.items()):
         ext = {"consumerGroup": group, "clientId": client_id, "jstackEnable": stack}
-        try:
+        with context.reporting(f"client {client_id}"):
             answer = context.run(admin.call(addr, RequestCode.GET_CONSUMER_RUNNING_INFO, ext))
             infos[client_id] = document(answer)
-        except RemotingError as error:
-            failed = context.fail(f"client {client_id}: {describe(error)}")
-    if args.json() or "i" in args:
-        context.json(infos)
-        return failed
+    if context.as_json or "i" in args:
+        context.json(infos, always=True)
+        return
     # RocketMQ's tool writes each client's full report to a file. In this tool, -i or -o json prints the
     # reports.
     context.line(f"{'#Index':<10} {'#ClientId':<40} {'#Version':<20} #Queues")
@@ -607,14 +569,15 @@ def _consumer_status(context: Context, args: Arguments) -> int:
     context.line()
     if len(wanted) > 1:
         context.line("WARN: Different subscription in the same group of consumer!!!")
-        return 1
+        context.exit_with_1()
+        return
     context.line("Same subscription in the same group of consumer")
     context.line()
     twice = [] if broadcast else held_twice(infos.values())
     context.line(f"Rebalance {'Failed' if twice else 'OK'}")
     for queue in twice:
         context.line(f"{queue} has more than one member")
-    return 1 if twice else failed
+        context.exit_with_1()
 
 
 def held_twice(infos: Iterable[Mapping[str, Any]]) -> list[str]:

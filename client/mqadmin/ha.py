@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from routekeeper.remoting.codes import RequestCode
-from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.lenient import INT64_MAX, as_object, get_bool, get_int, get_list, get_text
 from routekeeper.remoting.logs import printable
 
@@ -16,46 +15,32 @@ from ..operation import Operation
 from . import java
 from .context import Context
 from .options import OUTPUT, Arguments, Command, Option
-from .targets import document
-from .together import ask_together, brokers_of
+from .targets import ask_together, brokers_of, call_within, document
 
 _WITHIN_S: Final = 30.0
 _SLAVE_HEAD: Final = "{:<32}  {:<16} {:>16} {:>16} {:>16} {:>16}"
 
 
-def _ha_status(context: Context, args: Arguments) -> int:
-    as_json = args.json()
+def _ha_status(context: Context, args: Arguments) -> None:
     interval_s = args.number("i", "interval", 0, low=1, high=86_400)
     while True:
-        code = _show(context, args, as_json=as_json)
+        _show(context, args)
         if not interval_s:
-            return code
+            return
         time.sleep(interval_s)
 
 
-def _show(context: Context, args: Arguments, *, as_json: bool) -> int:
+def _show(context: Context, args: Arguments) -> None:
     def ask(addr: str, left_s: float) -> Operation[dict[str, Any]]:
-        timeout_s = min(left_s, context.client.core.config.call_timeout_s)
-        return document(
-            (
-                yield from context.client.admin.call(
-                    addr, RequestCode.GET_BROKER_HA_STATUS, timeout_s=timeout_s
-                )
-            )
-        )
+        return document((yield from call_within(context, addr, RequestCode.GET_BROKER_HA_STATUS, {}, left_s)))
 
     found, failures = ask_together(context, brokers_of(context, args), ask, within_s=_WITHIN_S)
-    if as_json:
-        context.json(found)
-    code = 0
-    for addr, status in found.items() if not as_json else ():
-        try:
+    context.json(found)
+    for addr, status in found.items() if not context.as_json else ():
+        with context.reporting(f"broker {addr}"):
             context.page(status_text(addr, status))
-        except RemotingError as error:
-            code = context.fail(f"broker {addr}: {describe(error)}")
     for addr, failure in failures.items():
-        code = context.fail(f"broker {addr}: {describe(failure)}")
-    return code
+        context.fail(f"broker {addr}: {describe(failure)}")
 
 
 def status_text(addr: str, status: Mapping[str, Any]) -> str:

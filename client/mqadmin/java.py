@@ -60,7 +60,7 @@ def hash_order(names: Iterable[str], *, buckets: int = 128) -> list[str]:
 
 
 def topic_config_text(topic: TopicConfig) -> str:
-    """Return a topic's settings as text. Source: TopicConfig.toString, 5.3."""
+    """Return a topic's settings as text. Source: TopicConfig.toString, RocketMQ 5.3."""
     return (
         f"TopicConfig [topicName={topic.topic_name}, readQueueNums={topic.read_queue_nums},"
         f" writeQueueNums={topic.write_queue_nums}, perm={perm_text(topic.perm)},"
@@ -72,9 +72,9 @@ def topic_config_text(topic: TopicConfig) -> str:
 def group_config_members(
     config: SubscriptionGroupConfig, more: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, str]:
-    """Return a group's settings by name, in the order of 5.3.
+    """Return a group's settings by name, in the order in which RocketMQ 5.3 prints them.
 
-    Settings that 4.9 does not have get the defaults of 5.3.
+    A broker of RocketMQ 4.9 lacks some of these settings. They get the defaults of RocketMQ 5.3.
 
     Args:
         more: Settings that :class:`SubscriptionGroupConfig` lacks, by JSON names.
@@ -100,14 +100,14 @@ def group_config_members(
 
 
 def group_config_text(config: SubscriptionGroupConfig, more: Mapping[str, Any] = MappingProxyType({})) -> str:
-    """Return a group's settings as text. Source: SubscriptionGroupConfig.toString, 5.3."""
+    """Return a group's settings as text. Source: SubscriptionGroupConfig.toString, RocketMQ 5.3."""
     return "SubscriptionGroupConfig" + map_text(group_config_members(config, more))
 
 
 def _retry_policy_text(policy: Any) -> str:
     """Return a retry policy as text.
 
-    Source: toString of GroupRetryPolicy and of the two policies that it may contain, 5.3.
+    Source: toString of GroupRetryPolicy and of the two policies that it may contain, RocketMQ 5.3.
     """
     members = policy if isinstance(policy, Mapping) else {}
     texts = ["null", "null"]
@@ -160,11 +160,6 @@ def time_text(wall_ms: int) -> str:
     """Return local time as ``2026-11-21 12:01:10,752``. Source: UtilAll.timeMillisToHumanString2."""
     text = local_text(wall_ms)
     return text if text == str(wall_ms) else f"{text},{wall_ms % 1000:03d}"
-
-
-def front(text: str, size: int) -> str:
-    """Return the first ``size`` characters of a text. Source: UtilAll.frontStringAtLeast."""
-    return text[:size]
 
 
 def route_text(route: TopicRouteData) -> str:

@@ -20,7 +20,7 @@ from ..operation import Operation
 from .context import Context
 from .kept import has_attributes
 from .options import Arguments, Command, Option, UsageError
-from .together import ask_together, brokers_of, raise_failures
+from .targets import ask_together, brokers_of, raise_failures
 
 #: Largest size in bytes of the file with the list. This also limits the size of a request.
 _SIZE_MAX: Final = 8 << 20
@@ -98,8 +98,8 @@ _GROUPS: Final = _Kind(
 )
 
 
-def _update_list(kind: _Kind) -> Callable[[Context, Arguments], int]:
-    def run(context: Context, args: Arguments) -> int:
+def _update_list(kind: _Kind) -> Callable[[Context, Arguments], None]:
+    def run(context: Context, args: Arguments) -> None:
         wanted = _read_file(context, kind, args.text("f"))
         addrs = brokers_of(context, args)
 
@@ -111,7 +111,6 @@ def _update_list(kind: _Kind) -> Callable[[Context, Arguments], int]:
         for addr in done:
             context.line(f"submit batch of {words} to {addr} success, please check the result later.")
         raise_failures(f"list of {len(wanted)} {kind.word}s not stored", failures, of=len(addrs))
-        return 0
 
     return run
 

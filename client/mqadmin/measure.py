@@ -20,8 +20,7 @@ from ..producer import SendResult
 from . import java
 from .context import Context
 from .options import Arguments, Command, Option
-from .targets import cluster_info
-from .together import NO_CLUSTER
+from .targets import NO_CLUSTER, cluster_info
 
 _SIZE_MAX: Final = 4 * 1024 * 1024
 _COUNT_MAX: Final = 10_000_000
@@ -58,9 +57,13 @@ def _producer(context: Context) -> Producer:
 
 
 def mean_text(sends: Sequence[int]) -> str:
-    """Return the mean duration of all sends except for the first, which opens the connection.
+    """Return the mean duration of sends as a number in text, in the same unit as ``sends``.
 
-    Return NaN if there is only one send.
+    The first send opens the connection, so its duration is not counted. If there is no other send, return
+    NaN.
+
+    Args:
+        sends: Durations in the order of the sends.
     """
     return f"{_mean(sends):.2f}" if len(sends) > 1 else "NaN"
 
@@ -70,7 +73,7 @@ def _mean(sends: Sequence[int]) -> float:
 
 
 def send_result_text(result: SendResult) -> str:
-    """Return the result of a send as text. Source: SendResult.toString, 5.3."""
+    """Return the result of a send as text. Source: SendResult.toString, RocketMQ 5.3."""
     return (
         f"SendResult [sendStatus={result.status.name}, msgId={result.message_id},"
         f" offsetMsgId={result.offset_message_id}, messageQueue={java.queue_text(result.queue)},"
@@ -78,7 +81,7 @@ def send_result_text(result: SendResult) -> str:
     )
 
 
-def _send_msg_status(context: Context, args: Arguments) -> int:
+def _send_msg_status(context: Context, args: Arguments) -> None:
     topic = args.text("b")
     size = args.number("s", "messageSize", 128, low=1, high=_SIZE_MAX - len(_PIECE))
     count = args.number("c", "count", 50, low=1, high=_COUNT_MAX)
@@ -94,13 +97,12 @@ def _send_msg_status(context: Context, args: Arguments) -> int:
             assert sent.error is not None
             raise sent.error
         context.line(f"rt={sent.ms}ms, SendResult={send_result_text(sent.result)}")
-    return 0
 
 
 _SEND: Final = "{:<32}  {:<4}  {:<20}    {}"
 
 
-def _check_msg_send_rt(context: Context, args: Arguments) -> int:
+def _check_msg_send_rt(context: Context, args: Arguments) -> None:
     count = args.number("a", "amount", 100, low=1, high=_COUNT_MAX)
     size = args.number("s", "size", 128, low=1, high=_SIZE_MAX)
     message = Message(topic=args.text("t"), body=b"a" * size)
@@ -127,15 +129,14 @@ def _check_msg_send_rt(context: Context, args: Arguments) -> int:
         name, queue_id = ("", 0) if queue is None else (queue.broker_name, queue.queue_id)
         context.line(_SEND.format(name, queue_id, java.flag(sent.error is None), sent.ms))
     context.line(f"Avg RT: {mean_text(sends)}")
-    if last is None:
-        return 0
-    return context.fail(f"{failed} of {count} sends failed; last error: {describe(last)}")
+    if last is not None:
+        context.fail(f"{failed} of {count} sends failed; last error: {describe(last)}")
 
 
 _RT: Final = "{:<24}  {:<24}  {:<8}  {:<16}  {:<16}"
 
 
-def _cluster_rt(context: Context, args: Arguments) -> int:
+def _cluster_rt(context: Context, args: Arguments) -> None:
     count = args.number("a", "amount", 100, low=1, high=_COUNT_MAX)
     size = args.number("s", "size", 128, low=1, high=_SIZE_MAX)
     interval_s = args.number("i", "interval", 10, low=1, high=86_400)

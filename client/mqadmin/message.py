@@ -7,19 +7,18 @@ from typing import Final
 from routekeeper.remoting import wall_clock
 from routekeeper.remoting.bodies import MessageQueue
 from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.lenient import INT32_MAX, INT64_MAX
 
 from ..config import ProducerConfig
 from ..errors import NotApplied
 from ..producer import Message
-from ..queue_reader import PullResult, TopicReader
+from ..queue_reader import PullResult, ReceivedMessage, TopicReader
 from . import java
 from .context import Context
-from .instants import instant
-from .options import OUTPUT, Arguments, Command, Option, UsageError
+from .options import OUTPUT, Arguments, Command, Option, UsageError, instant
 
 TOOLS_CONSUMER: Final = "TOOLS_CONSUMER"
 _COUNT_DEFAULT: Final = 128
-_INT64_MAX: Final = 2**63 - 1
 _PULL_MAX: Final = 32
 _STATUS: Final = {
     ResponseCode.SUCCESS: "FOUND",
@@ -29,10 +28,9 @@ _STATUS: Final = {
 }
 
 
-def _send_message(context: Context, args: Arguments) -> int:
-    as_json = args.json()
+def _send_message(context: Context, args: Arguments) -> None:
     if "i" in args and "b" not in args:
-        return context.fail("Broker name must be set if the queue is chosen!")
+        raise UsageError("Broker name must be set if the queue is chosen!")
     message = Message(
         topic=args.text("t"),
         body=args.text("p").encode(),
@@ -44,7 +42,7 @@ def _send_message(context: Context, args: Arguments) -> int:
     producer = context.client.producer(ProducerConfig(group=f"mqadmin-{wall_clock.now_ms()}"))
     queue = None
     if "b" in args:
-        queue_id = args.number("i", "qid", -1, low=0, high=2**31 - 1)
+        queue_id = args.number("i", "qid", -1, low=0, high=INT32_MAX)
         candidates = [
             found
             for found in context.run(producer.core.queues(message.topic))
@@ -57,32 +55,29 @@ def _send_message(context: Context, args: Arguments) -> int:
             )
         queue = candidates[0]
     result = producer.send(message, queue=queue)
-    if as_json:
-        context.json(
-            {
-                "brokerName": result.queue.broker_name,
-                "queueId": result.queue.queue_id,
-                "sendResult": result.status.name,
-                "msgId": result.message_id,
-                "offsetMsgId": result.offset_message_id,
-                "queueOffset": result.queue_offset,
-            }
-        )
-        return 0
+    context.json(
+        {
+            "brokerName": result.queue.broker_name,
+            "queueId": result.queue.queue_id,
+            "sendResult": result.status.name,
+            "msgId": result.message_id,
+            "offsetMsgId": result.offset_message_id,
+            "queueOffset": result.queue_offset,
+        }
+    )
     layout = "{:<32}  {:<4}  {:<20}    {}"
     context.line(layout.format("#Broker Name", "#QID", "#Send Result", "#MsgId"))
     context.line(
         layout.format(result.queue.broker_name, result.queue.queue_id, result.status.name, result.message_id)
     )
-    return 0
 
 
-def _consume_message(context: Context, args: Arguments) -> int:
-    count = args.number("c", "MessageNumber", _COUNT_DEFAULT, low=1, high=_INT64_MAX)
+def _consume_message(context: Context, args: Arguments) -> None:
+    count = args.number("c", "MessageNumber", _COUNT_DEFAULT, low=1, high=INT64_MAX)
     if "i" in args and "b" not in args:
-        return context.fail("Please set the brokerName before queueId!")
+        raise UsageError("Please set the brokerName before queueId!")
     if "o" in args and "i" not in args:
-        return context.fail("please set queueId before offset!")
+        raise UsageError("please set queueId before offset!")
     begin_ms, end_ms = instant(args, "s"), instant(args, "e")
     consumer = TopicReader(context.client.core, args.get("g") or TOOLS_CONSUMER)
     queues = context.run(consumer.queues(args.text("t")))
@@ -100,22 +95,21 @@ def _consume_message(context: Context, args: Arguments) -> int:
                 context.line(f"The older {left} message of the {queue.queue_id} queue will be provided")
                 last = first + left - 1
             left -= _print_queue(context, consumer, queue, first, last)
-        return 0
-    queue_id = args.number("i", "queueId", 0, low=0, high=2**31 - 1)
+        return
+    queue_id = args.number("i", "queueId", 0, low=0, high=INT32_MAX)
     chosen = MessageQueue(topic=args.text("t"), broker_name=args.text("b"), queue_id=queue_id)
     if chosen not in queues:
         raise NotApplied(f"The broker[{args.text('b')}] not exist, or has no queue {queue_id} of the topic")
-    offset = args.number("o", "offset", 0, low=0, high=_INT64_MAX)
+    offset = args.number("o", "offset", 0, low=0, high=INT64_MAX)
     first, last = offset_bounds(context, consumer, chosen, begin_ms, end_ms)
     if offset > last:
         context.line(f"{java.queue_text(chosen)} no matched msg, offset={offset}")
-        return 0
+        return
     first = max(first, offset)
     if last - first > count:
         context.line(f"The oldler {count} message will be provided")
         last = first + count - 1
     _print_queue(context, consumer, chosen, first, last)
-    return 0
 
 
 def offset_bounds(
@@ -147,6 +141,15 @@ def _print_queue(context: Context, consumer: TopicReader, queue: MessageQueue, f
     return printed
 
 
+def print_message(
+    context: Context, message: ReceivedMessage, result: PullResult, charset: str | None
+) -> None:
+    """Print a pulled message on one line. Print the body only if ``charset`` is given."""
+    text = java.message_text(message, min_offset=result.min_offset, max_offset=result.max_offset)
+    body = "NOT PRINT BODY" if charset is None else message.body.decode(charset, "replace")
+    context.line(f"MSGID: {message.message_id} {text} BODY: {body}")
+
+
 def pull_status(code: int) -> str:
     """Return the name that RocketMQ's tool prints for the status of a pull."""
     return _STATUS[ResponseCode(code)]
@@ -154,9 +157,7 @@ def pull_status(code: int) -> str:
 
 def _print_messages(context: Context, result: PullResult) -> int:
     for message in result.messages:
-        text = java.message_text(message, min_offset=result.min_offset, max_offset=result.max_offset)
-        body = message.body.decode("utf-8", "replace")
-        context.line(f"MSGID: {message.message_id} {text} BODY: {body}")
+        print_message(context, message, result, "utf-8")
     for broken in result.broken:
         context.line(f"MSGID: {broken.offset_message_id} queueOffset={broken.queue_offset}: {broken.reason}")
     return len(result.messages) + len(result.broken)

@@ -13,21 +13,18 @@ import msgspec
 from routekeeper.remoting.bodies import MessageQueue
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.errors import RemoteProtocolError, RemotingError, ResponseError
-from routekeeper.remoting.lenient import as_object, get_int, get_list
+from routekeeper.remoting.lenient import INT32_MAX, INT64_MAX, as_object, get_int, get_list
 from routekeeper.remoting.message import StoredMessage, decode_messages, parse_offset_message_id
 
 from ..errors import NotApplied, describe
 from ..queue_reader import PullResult, ReceivedMessage, TopicReader, receive
 from . import java
 from .context import Context
-from .instants import instant
-from .message import TOOLS_CONSUMER, offset_bounds, pull_status
-from .options import OUTPUT, OUTPUT_LONG, Arguments, Command, Option, UsageError
+from .message import TOOLS_CONSUMER, offset_bounds, print_message, pull_status
+from .options import OUTPUT, OUTPUT_LONG, Arguments, Command, Option, UsageError, instant
 from .targets import CLUSTER, document, masters_of_topic
 from .tracks import Track, tracks_of
 
-_INT32_MAX: Final = 2**31 - 1
-_INT64_MAX: Final = 2**63 - 1
 _RESULTS_MAX: Final = 64
 
 
@@ -68,10 +65,9 @@ def _show(
     context: Context,
     messages: Iterable[ReceivedMessage],
     *,
-    as_json: bool,
     with_id: bool = True,
     charset: str = "UTF-8",
-) -> int:
+) -> None:
     """Print messages one after the other. If nameservers are given, also print the tracks of each message.
 
     A track is the outcome of a message in one consumer group. This tool prints the body as text. RocketMQ's
@@ -80,29 +76,21 @@ def _show(
     Args:
         with_id: True to print the offset message id first. It contains the broker's address and the offset in
             its log.
-
-    Returns:
-        The exit code: 1 if the groups of a topic cannot be read.
     """
-    failed = 0
 
     def known_tracks(message: ReceivedMessage) -> list[Track] | None:
-        nonlocal failed
-        try:
+        with context.reporting(f"the groups of message {message.message_id} are unknown"):
             return tracks_of(context, message) if context.nameservers else None
-        except RemotingError as error:
-            reason = f"the groups of message {message.message_id} are unknown"
-            failed = context.fail(f"{reason}: {describe(error)}")
-            return None
+        return None
 
     def documents() -> Iterator[dict[str, Any]]:
         for message in messages:
             tracks = [track.to_json() for track in known_tracks(message) or ()]
             yield _document(message, charset) | {"messageTracks": tracks}
 
-    if as_json:
+    if context.as_json:
         context.json_list(documents())
-        return failed
+        return
     for message in messages:
         _show_one(context, message, with_id=with_id, charset=charset)
         tracks = known_tracks(message)
@@ -111,7 +99,6 @@ def _show(
             for line in map(str, tracks) if tracks else ("WARN: No Consumer",):
                 context.line(line)
         context.line()
-    return failed
 
 
 def _show_one(context: Context, message: ReceivedMessage, *, with_id: bool, charset: str) -> None:
@@ -162,18 +149,19 @@ def _document(message: ReceivedMessage, charset: str = "UTF-8") -> dict[str, Any
     }
 
 
-def _query_by_id(context: Context, args: Arguments) -> int:
-    as_json, charset = args.json(), charset_of(args, "f", "bodyFormat")
-    found, failed = list[Match](), 0
+def _query_by_id(context: Context, args: Arguments) -> None:
+    charset = charset_of(args, "f", "bodyFormat")
+    found: list[Match] = []
     for message_id in filter(None, (part.strip() for part in args.text("i").split(","))):
         try:
             found += _by_id(context, message_id, args.get("t"), args.get("c"))
         except RemotingError as error:
             hint = "" if "t" in args else "; if a producer printed this id, also give its topic: -t TOPIC"
-            failed = context.fail(f"no message. msgId={message_id}: {describe(error)}{hint}")
+            context.fail(f"no message. msgId={message_id}: {describe(error)}{hint}")
     if "g" in args or "d" in args:
-        return _consume_directly(context, args, found, as_json=as_json) or failed
-    return _show(context, with_bodies(context, found), as_json=as_json, charset=charset) or failed
+        _consume_directly(context, args, found)
+    else:
+        _show(context, with_bodies(context, found), charset=charset)
 
 
 def _by_id(context: Context, message_id: str, topic: str | None, cluster: str | None) -> list[Match]:
@@ -195,13 +183,13 @@ def _by_unique_id(context: Context, topic: str, key: str, cluster: str | None) -
     ext = {
         "maxNum": "32",
         "beginTimestamp": "0",
-        "endTimestamp": str(_INT64_MAX),
+        "endTimestamp": str(INT64_MAX),
         "_UNIQUE_KEY_QUERY": "true",
     }
     return [found for found in _query(context, topic, key, ext, cluster) if found.message.message_id == key]
 
 
-def _consume_directly(context: Context, args: Arguments, matches: Iterable[Match], *, as_json: bool) -> int:
+def _consume_directly(context: Context, args: Arguments, matches: Iterable[Match]) -> None:
     """Make one member of a group consume messages now, even if the group has consumed them before."""
     if "g" not in args or "d" not in args:
         raise UsageError(
@@ -220,13 +208,12 @@ def _consume_directly(context: Context, args: Arguments, matches: Iterable[Match
         )
         result = document(answer)
         rows.append({"msgId": message.message_id} | result)
-        if not as_json:
-            names = ("order", "autoCommit", "consumeResult", "remark", "spentTimeMills")
-            members = ", ".join(f"{name}={java.text(result.get(name))}" for name in names)
-            context.line(f"ConsumeMessageDirectlyResult [{members}]")
-    if as_json:
-        context.json(rows)
-    return int(any(row.get("consumeResult") != "CR_SUCCESS" for row in rows))
+        names = ("order", "autoCommit", "consumeResult", "remark", "spentTimeMills")
+        members = ", ".join(f"{name}={java.text(result.get(name))}" for name in names)
+        context.line(f"ConsumeMessageDirectlyResult [{members}]")
+    context.json(rows)
+    if any(row.get("consumeResult") != "CR_SUCCESS" for row in rows):
+        context.exit_with_1()
 
 
 def _query(context: Context, topic: str, key: str, ext: dict[str, str], cluster: str | None) -> list[Match]:
@@ -246,48 +233,49 @@ def _query(context: Context, topic: str, key: str, ext: dict[str, str], cluster:
     return found
 
 
-def _none(context: Context, text: str) -> int:
-    """Return exit code 1 after a search without a result. Report ``text`` if no failure was reported yet."""
-    return 1 if context.failures else context.fail(text)
+def _none(context: Context, text: str) -> None:
+    """Report that a search had no result, unless another failure was reported already."""
+    if not context.failures:
+        context.fail(text)
 
 
-def _query_by_key(context: Context, args: Arguments) -> int:
-    key, as_json = args.text("k"), args.json()
+def _query_by_key(context: Context, args: Arguments) -> None:
+    key = args.text("k")
     ext = {
         "maxNum": str(args.number("m", "maxNum", _RESULTS_MAX, low=1, high=_RESULTS_MAX)),
-        "beginTimestamp": str(args.number("b", "beginTimestamp", 0, low=0, high=_INT64_MAX)),
-        "endTimestamp": str(args.number("e", "endTimestamp", _INT64_MAX, low=0, high=_INT64_MAX)),
+        "beginTimestamp": str(args.number("b", "beginTimestamp", 0, low=0, high=INT64_MAX)),
+        "endTimestamp": str(args.number("e", "endTimestamp", INT64_MAX, low=0, high=INT64_MAX)),
         "_UNIQUE_KEY_QUERY": "false",
     }
     listed = _query(context, args.text("t"), key, ext, args.get("c"))
     found = [match for match in listed if key in match.message.keys]
     if not found:
-        return _none(context, f"no message of topic {args.text('t')!r} with key {key!r}")
-    if as_json:
+        _none(context, f"no message of topic {args.text('t')!r} with key {key!r}")
+        return
+    if context.as_json:
         context.json_list(map(_document, with_bodies(context, found)))
-        return 0
     context.line(f"{'#Message ID':<50} {'#QID':>4} {'#Offset':>40}")
     for message, _ in found:
         context.line(f"{message.message_id:<50} {message.queue.queue_id:>4} {message.queue_offset:>40}")
-    return 0
 
 
-def _query_by_unique_key(context: Context, args: Arguments) -> int:
-    key, as_json = args.text("i"), args.json()
+def _query_by_unique_key(context: Context, args: Arguments) -> None:
+    key = args.text("i")
     found = _by_unique_id(context, args.text("t"), key, args.get("c"))
     if not found:
-        return _none(context, f"no message of topic {args.text('t')!r} with id {key!r}")
-    if "g" in args or "d" in args:
-        return _consume_directly(context, args, found[:1], as_json=as_json)
-    shown = with_bodies(context, found if "a" in args else found[:1])
-    return _show(context, shown, as_json=as_json, with_id=False)
+        _none(context, f"no message of topic {args.text('t')!r} with id {key!r}")
+    elif "g" in args or "d" in args:
+        _consume_directly(context, args, found[:1])
+    else:
+        shown = with_bodies(context, found if "a" in args else found[:1])
+        _show(context, shown, with_id=False)
 
 
-def _query_by_offset(context: Context, args: Arguments) -> int:
+def _query_by_offset(context: Context, args: Arguments) -> None:
     topic, name = args.text("t"), args.text("b")
-    queue_id = args.number("i", "queueId", 0, low=0, high=_INT32_MAX)
-    offset = args.number("o", "offset", 0, low=0, high=_INT64_MAX)
-    as_json, charset = args.json("O"), charset_of(args, "f", "bodyFormat")
+    queue_id = args.number("i", "queueId", 0, low=0, high=INT32_MAX)
+    offset = args.number("o", "offset", 0, low=0, high=INT64_MAX)
+    charset = charset_of(args, "f", "bodyFormat")
     queue = MessageQueue(topic=topic, broker_name=name, queue_id=queue_id)
     consumer = TopicReader(context.client.core, TOOLS_CONSUMER)
     if queue not in context.run(consumer.queues(topic)):
@@ -295,7 +283,7 @@ def _query_by_offset(context: Context, args: Arguments) -> int:
     result = context.run(consumer.pull(queue, offset, count=1))
     taken = [message for message in result.messages if message.queue_offset == offset]
     if not taken:
-        return context.fail(
+        raise NotApplied(
             f"no message at offset {offset}: {pull_status(result.code)},"
             f" the queue has offsets {result.min_offset} to {result.max_offset}"
         )
@@ -303,44 +291,39 @@ def _query_by_offset(context: Context, args: Arguments) -> int:
     shown = [
         msgspec.structs.replace(message, properties={**message.properties, **limits}) for message in taken
     ]
-    return _show(context, shown, as_json=as_json, charset=charset)
+    _show(context, shown, charset=charset)
 
 
-def _print_msg(context: Context, args: Arguments) -> int:
+def _print_msg(context: Context, args: Arguments) -> None:
     topic, expression = args.text("t"), args.get("s") or "*"
     charset = charset_of(args, "c", "charsetName")
     with_body = "d" not in args or args.flag("d", "printBody")
     begin_ms, end_ms = instant(args, "b"), instant(args, "e")
-    as_json = args.json()
     consumer = TopicReader(context.client.core, TOOLS_CONSUMER)
     queues = sorted(context.run(consumer.queues(topic)))
 
     def bounds(queue: MessageQueue) -> tuple[int, int]:
         return offset_bounds(context, consumer, queue, begin_ms, end_ms)
 
-    if as_json:
+    if context.as_json:
         context.json_list(
             _document(message, charset) | ({} if with_body else {"body": None})
             for queue in queues
             for result in pulls(context, consumer, queue, expression, *bounds(queue))
             for message in result.messages
         )
-        return 0
+        return
     for queue in queues:
         first, last = bounds(queue)
         context.line(f"minOffset={first}, maxOffset={last}, {java.queue_text(queue)}")
         for result in pulls(context, consumer, queue, expression, first, last):
             for message in result.messages:
-                low, high = result.min_offset, result.max_offset
-                text = java.message_text(message, min_offset=low, max_offset=high)
-                body = body_text(message.body, charset) if with_body else "NOT PRINT BODY"
-                context.line(f"MSGID: {message.message_id} {text} BODY: {body}")
+                print_message(context, message, result, charset if with_body else None)
             if result.code != ResponseCode.SUCCESS:
                 status = pull_status(result.code)
                 what = "no matched msg." if status == "NO_MATCHED_MSG" else "print msg finished."
                 context.line(f"{java.queue_text(queue)} {what} status={status}, offset={result.next_offset}")
         context.line("-" * 56)
-    return 0
 
 
 def pulls(
@@ -380,22 +363,22 @@ def body_text(body: bytes, charset: str) -> str:
     return body.decode(charset, "replace")
 
 
-def _query_cq(context: Context, args: Arguments) -> int:
+def _query_cq(context: Context, args: Arguments) -> None:
     ext = {
         "topic": args.text("t"),
-        "queueId": str(args.number("q", "queue", 0, low=0, high=_INT32_MAX)),
-        "index": str(args.number("i", "index", 0, low=0, high=_INT64_MAX)),
+        "queueId": str(args.number("q", "queue", 0, low=0, high=INT32_MAX)),
+        "index": str(args.number("i", "index", 0, low=0, high=INT64_MAX)),
         "count": str(args.number("c", "count", 10, low=1, high=1024)),
     }
     if "g" in args:
         ext["consumerGroup"] = args.text("g")
     addrs = [args.text("b")] if "b" in args else list(masters_of_topic(context, args.text("t")).values())[:1]
     if not addrs:
-        return context.fail("No topic route data!")
+        raise NotApplied("No topic route data!")
     found = document(context.run(context.client.admin.call(addrs[0], RequestCode.QUERY_CONSUME_QUEUE, ext)))
-    if args.json():
-        context.json(found)
-        return 0
+    context.json(found)
+    if context.as_json:
+        return
     line = "=" * 38
     if found.get("subscriptionData") is not None:
         context.line("Subscription data: ")
@@ -408,14 +391,13 @@ def _query_cq(context: Context, args: Arguments) -> int:
         context.line(str(found["filterData"]))
         context.line(line)
     context.line("Queue data: ")
-    first, last = (get_int(found, name, limit=_INT64_MAX) for name in ("minQueueIndex", "maxQueueIndex"))
+    first, last = (get_int(found, name, limit=INT64_MAX) for name in ("minQueueIndex", "maxQueueIndex"))
     context.line(f"max: {last}, min: {first}")
     context.line(line)
     for number, entry in enumerate(get_list(found, "queueData"), int(ext["index"])):
         context.line(f"idx: {number}")
         context.line(_entry_text(as_object(entry, "queue entry")))
         context.line(line)
-    return 0
 
 
 def _entry_text(entry: Mapping[str, Any]) -> str:
@@ -425,7 +407,7 @@ def _entry_text(entry: Mapping[str, Any]) -> str:
         for name in ("extendDataJson", "bitMap", "msg")
     }
     return (
-        f"ConsumeQueueData{{physicOffset={get_int(entry, 'physicOffset', limit=_INT64_MAX)},"
+        f"ConsumeQueueData{{physicOffset={get_int(entry, 'physicOffset', limit=INT64_MAX)},"
         f" physicSize={get_int(entry, 'physicSize')}, tagsCode={entry.get('tagsCode')},"
         f" extendDataJson='{texts['extendDataJson']}', bitMap='{texts['bitMap']}',"
         f" eval={java.flag(entry.get('eval') is True)}, msg='{texts['msg']}'}}"

@@ -20,8 +20,7 @@ from . import java
 from .context import Context
 from .message import TOOLS_CONSUMER
 from .options import Arguments, Command, Option
-from .targets import document, first_online, masters_of_group
-from .together import ask_together
+from .targets import ask_together, call_within, document, first_online, masters_of_group
 
 #: Name of the consumer group of this subcommand, and name of the topic to which brokers send events. Source:
 #: MixAll.MONITOR_CONSUMER_GROUP and TopicValidator.RMQ_SYS_OFFSET_MOVED_EVENT.
@@ -33,8 +32,8 @@ _ROUND_S: Final = 60
 _WITHIN_S: Final = 30.0
 #: Smallest version number of clients that are asked for their state. Source: MQVersion.V3_1_8_SNAPSHOT.
 _VERSION_MIN: Final = 62
-#: Milliseconds between the start of a member and the first comparison of the members' subscriptions. Only the
-#: start of the member with the first client id in text order counts. Source: ConsumerRunningInfo.
+#: The members' subscriptions are compared only if one of the members has run for more than this number of ms:
+#: the member whose client id is the first in text order. Source: ConsumerRunningInfo.
 _STARTED_MS: Final = 2 * 60 * 1000
 #: Milliseconds without a consumed message after which a queue is reported. Source: ConsumerRunningInfo.
 _SILENT_MS: Final = 60 * 1000
@@ -45,7 +44,7 @@ _LINE: Final = "=" * 41
 Info = Mapping[str, Any]
 
 
-def _start_monitoring(context: Context, args: Arguments) -> int:
+def _start_monitoring(context: Context, args: Arguments) -> None:
     round_s = args.number("roundInterval", "roundInterval", _ROUND_S, low=1, high=86_400)
     context.run(context.client.admin.topic_list())  # fail now if the nameserver's address is wrong
     listener = context.client.push_consumer(
@@ -154,12 +153,8 @@ def _report_members(context: Context, group: str, addrs: Sequence[str], online: 
 
     def ask(client_id: str, left_s: float) -> Operation[Info]:
         ext = {"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"}
-        timeout_s = min(left_s, context.client.core.config.call_timeout_s)
-        admin = context.client.admin
-        answer = yield from admin.call(
-            addrs[0], RequestCode.GET_CONSUMER_RUNNING_INFO, ext, timeout_s=timeout_s
-        )
-        return document(answer)
+        code = RequestCode.GET_CONSUMER_RUNNING_INFO
+        return document((yield from call_within(context, addrs[0], code, ext, left_s)))
 
     infos, failures = ask_together(context, names, ask, within_s=_WITHIN_S)
     for client_id, error in failures.items():

@@ -13,40 +13,33 @@ from .kept import check_kept, check_setting
 from .options import OUTPUT, Arguments, Command, Option
 
 
-def _update_kv(context: Context, args: Arguments) -> int:
+def _update_kv(context: Context, args: Arguments) -> None:
     answers = context.run(context.client.admin.kv_put(args.text("s"), args.text("k"), args.text("v")))
-    if context.report(answers):
-        return 1
-    context.line("create or update kv config to namespace success.")
-    return 0
+    if not context.report(answers):
+        context.line("create or update kv config to namespace success.")
 
 
-def _delete_kv(context: Context, args: Arguments) -> int:
-    if context.report(context.run(context.client.admin.kv_delete(args.text("s"), args.text("k")))):
-        return 1
-    context.line("delete kv config from namespace success.")
-    return 0
+def _delete_kv(context: Context, args: Arguments) -> None:
+    if not context.report(context.run(context.client.admin.kv_delete(args.text("s"), args.text("k")))):
+        context.line("delete kv config from namespace success.")
 
 
-def _get_config(context: Context, args: Arguments) -> int:
-    as_json = args.json()
+def _get_config(context: Context, _args: Arguments) -> None:
     answers = context.run(context.client.admin.namesrv_config())
     settings = {
         answer.addr: split_properties(answer.response.body)
         for answer in answers
         if answer.response is not None
     }
-    if as_json:
-        context.json(settings)
-    else:
-        for addr, table in settings.items():
-            context.line(f"============{addr}============")
-            for name, value in table.items():
-                context.line(f"{name:<50}=  {value}")
-    return context.report(answers)
+    context.json(settings)
+    for addr, table in settings.items():
+        context.line(f"============{addr}============")
+        for name, value in table.items():
+            context.line(f"{name:<50}=  {value}")
+    context.report(answers)
 
 
-def _update_config(context: Context, args: Arguments) -> int:
+def _update_config(context: Context, args: Arguments) -> None:
     name, value, admin = args.text("k"), args.text("v"), context.client.admin
     check_setting(name, value)
     answers = context.run(admin.update_namesrv_config({name: value}))
@@ -56,7 +49,7 @@ def _update_config(context: Context, args: Arguments) -> int:
     if done:
         context.line(f"update name server config success![{', '.join(done)}]")
         context.line(f"{name} : {value}")
-    return context.report(checked)
+    context.report(checked)
 
 
 def _checked(changed: EachAnswer, shown: EachAnswer, name: str, value: str) -> EachAnswer:

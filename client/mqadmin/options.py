@@ -5,9 +5,12 @@ RocketMQ's tool uses PosixParser and HelpFormatter of commons-cli. This module d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
+
+from routekeeper.remoting.lenient import INT64_MAX
 
 if TYPE_CHECKING:
     from .context import Context
@@ -168,17 +171,16 @@ class Arguments:
             raise UsageError(f"{name}={text!r}, allowed true|false")
         return text == "true"
 
-    def json(self, short: str = "o") -> bool:
-        """Return True if ``-o json`` was given.
+    def json(self, options: Iterable[Option]) -> bool:
+        """Return True if JSON output was requested by :data:`OUTPUT` or :data:`OUTPUT_LONG`.
 
         Args:
-            short: Name of the option for JSON output: ``o``, or ``O`` in subcommands whose ``-o`` has another
-                meaning in RocketMQ's tool.
+            options: The subcommand's options.
 
         Raises:
             UsageError: If a form other than json was requested.
         """
-        form = self._values.get(short)
+        form = next((self.get(one.short) for one in options if one in (OUTPUT, OUTPUT_LONG)), None)
         if form not in (None, "json"):
             raise UsageError(f"output={form!r}, allowed json")
         return form == "json"
@@ -192,7 +194,7 @@ class Command:
         options: Options in the order in which the tool reports missing options. ``-h`` and ``-n`` are added
             before these options, unless this list contains them. The options of :data:`SECURITY` are added
             after these options.
-        run: Function that runs the subcommand and returns the exit code.
+        run: Function that runs the subcommand. The exit code is 1 if it raises an error or reports a failure.
         needs_nameserver: True if ``-n`` or NAMESRV_ADDR must name a nameserver.
         only_reads: True if the subcommand changes nothing. Words that belong to no option are then allowed.
         alias: A second name in RocketMQ's tool; empty if there is none.
@@ -201,7 +203,7 @@ class Command:
     name: str
     description: str
     options: tuple[Option, ...] = ()
-    run: Callable[[Context, Arguments], int]
+    run: Callable[[Context, Arguments], None]
     needs_nameserver: bool = True
     only_reads: bool = False
     alias: str = ""
@@ -261,6 +263,31 @@ def parse(command: Command, argv: Sequence[str]) -> Arguments:
             raise UsageError(f"{option.flag} is not offered: {option.refused}")
     _check_groups(command, values)
     return Arguments(values, words)
+
+
+def instant(args: Arguments, short: str) -> int:
+    """Return the time that an option names, in Unix ms; 0 if the option is absent.
+
+    Raises:
+        UsageError: If the text is neither a number of ms nor a local time from 1970 (UTC) on.
+    """
+    text = args.get(short)
+    if text is None:
+        return 0
+    try:
+        if text.isdecimal():
+            wall_ms = int(text)
+        else:
+            moment, _, ms = text.rpartition(":")
+            wall_ms = int(datetime.strptime(moment, "%Y-%m-%d#%H:%M:%S").timestamp()) * 1000 + int(ms)
+        if wall_ms > INT64_MAX:
+            raise ValueError
+    except ValueError:  # Python also raises ValueError for a number of more than 4,300 digits
+        raise UsageError(f"-{short} {text!r}, allowed currentTimeMillis|yyyy-MM-dd#HH:mm:ss:SSS") from None
+    if wall_ms < 0:
+        # Brokers treat a negative time as the end of the queue.
+        raise UsageError(f"-{short} {text!r} is before 1970-01-01 00:00 UTC; 0 is the beginning")
+    return wall_ms
 
 
 def attributes_of(text: str) -> dict[str, str]:

@@ -6,27 +6,25 @@ from collections import Counter
 from typing import Final
 
 from routekeeper.remoting.bodies import MessageQueue
+from routekeeper.remoting.lenient import INT32_MAX
 
 from ..errors import NotApplied
 from ..queue_reader import TopicReader
 from ..rebalance import average_share
-from . import java
 from .context import Context
-from .instants import instant
-from .message import TOOLS_CONSUMER, offset_bounds
-from .message_query import body_text, charset_of, pulls
-from .options import Arguments, Command, Option, UsageError
+from .message import TOOLS_CONSUMER, offset_bounds, print_message
+from .message_query import charset_of, pulls
+from .options import Arguments, Command, Option, UsageError, instant
 
-_INT32_MAX: Final = 2**31 - 1
 #: Largest number of members among which allocateMQ distributes queues.
 _MEMBERS_MAX: Final = 10_000
 
 
-def _print_msg_by_queue(context: Context, args: Arguments) -> int:
+def _print_msg_by_queue(context: Context, args: Arguments) -> None:
     queue = MessageQueue(
         topic=args.text("t"),
         broker_name=args.text("a"),
-        queue_id=args.number("i", "queueId", 0, low=0, high=_INT32_MAX),
+        queue_id=args.number("i", "queueId", 0, low=0, high=INT32_MAX),
     )
     charset, expression = charset_of(args, "c", "charsetName"), args.get("s") or "*"
     begin_ms, end_ms = instant(args, "b"), instant(args, "e")
@@ -39,25 +37,19 @@ def _print_msg_by_queue(context: Context, args: Arguments) -> int:
         )
     first, last = offset_bounds(context, consumer, queue, begin_ms, end_ms)
     tags: Counter[str] = Counter()
-    broken = 0
     for result in pulls(context, consumer, queue, expression, first, last):
-        broken += len(result.broken)
         for message in result.messages:
             if message.queue_offset >= last:
                 continue
             if message.tags and message.tags.strip():
                 tags[message.tags] += 1
             if prints:
-                low, high = result.min_offset, result.max_offset
-                text = java.message_text(message, min_offset=low, max_offset=high)
-                body = body_text(message.body, charset) if with_body else "NOT PRINT BODY"
-                context.line(f"MSGID: {message.message_id} {text} BODY: {body}")
+                print_message(context, message, result, charset if with_body else None)
     for tag, count in sorted(tags.items(), key=lambda item: (-item[1], item[0])) if counts else ():
         context.line(f"Tag: {tag:<30} Count: {count}")
-    return 1 if broken else 0
 
 
-def _allocate_mq(context: Context, args: Arguments) -> int:
+def _allocate_mq(context: Context, args: Arguments) -> None:
     topic, members = args.text("t"), args.text("i").split(",")
     wrong = [member for member in members if not member.strip()]
     if wrong or len(set(members)) != len(members) or len(members) > _MEMBERS_MAX:
@@ -67,8 +59,8 @@ def _allocate_mq(context: Context, args: Arguments) -> int:
         )
     queues = sorted(context.run(TopicReader(context.client.core, TOOLS_CONSUMER).queues(topic)))
     shares = {member: average_share(queues, members, member) for member in members}
-    context.json({"result": {member: [one.to_json() for one in share] for member, share in shares.items()}})
-    return 0
+    result = {member: [one.to_json() for one in share] for member, share in shares.items()}
+    context.json({"result": result}, always=True)
 
 
 COMMANDS: Final = (

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -121,6 +122,17 @@ def _group(context: Context, args: Arguments) -> tuple[Group, list[str]]:
     return group, missing
 
 
+@contextmanager
+def _reporting(context: Context, address: str) -> Iterator[None]:
+    """Report an error of the ``with`` block about the nameserver at ``address``, and go on."""
+    try:
+        yield
+    except NoAnswer as error:  # its text begins with the address
+        context.fail(error)
+    except RemoteProtocolError as error:
+        context.fail(f"{address}: {error}")
+
+
 # -- raftStatus ---------------------------------------------------------------------------------------------
 
 
@@ -131,32 +143,24 @@ _STATUS_HEAD: Final = (
 _TO_THE_RIGHT: Final = {"#Term", "#Applied", "#Lag", "#Contact", "#Links"}
 
 
-def _raft_status(context: Context, args: Arguments) -> int:
-    as_json = args.json()
+def _raft_status(context: Context, args: Arguments) -> None:
     group, missing = _group(context, args)
     found: dict[str, _Status] = {}
-    code = 0
     for reason in missing:
-        code = context.fail(reason)
+        context.fail(reason)
     for address in group.addresses:
-        try:
+        with _reporting(context, address):
             general = context.run(group.read(address, "/v1/status"))
             mode = get_text(general, "mode")
             if mode != "raft":
                 mode = shortened(str(mode))
                 raise NoAnswer(f"{address}: runs in mode {mode} and belongs to no raft group")
             found[address] = _Status.of({**context.run(group.read(address, "/v1/raft/status")), **general})
-        except NoAnswer as error:
-            code = context.fail(error)
-        except RemoteProtocolError as error:
-            code = context.fail(f"{address}: {error}")
     if "check" in args:
-        code = _check(context, found) or code
-    if as_json:
-        context.json([{"http": address, **status.document} for address, status in found.items()])
-        return code
-    if not found:
-        return code
+        _check(context, found)
+    context.json([{"http": address, **status.document} for address, status in found.items()])
+    if context.as_json or not found:
+        return
     rows = [_STATUS_HEAD, *(_status_row(address, status) for address, status in found.items())]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_STATUS_HEAD))]
     for row in rows:
@@ -176,7 +180,6 @@ def _raft_status(context: Context, args: Arguments) -> int:
     for line in (*_missing_links(found), *_strength(found)):
         context.line(line)
     _print_members(context, found)
-    return code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,13 +237,11 @@ class _Status:
         )
 
 
-def _check(context: Context, found: Mapping[str, _Status]) -> int:
-    """Report each nameserver that does not serve reads and writes. Return the exit code."""
-    code = 0
+def _check(context: Context, found: Mapping[str, _Status]) -> None:
+    """Report each nameserver that does not serve reads and writes."""
     for address, status in found.items():
         if not (status.leader and status.ready):
-            code = context.fail(f"{address} is not ready: {status.waiting_for or 'no leader'}")
-    return code
+            context.fail(f"{address} is not ready: {status.waiting_for or 'no leader'}")
 
 
 def _status_row(address: str, status: _Status) -> tuple[str, ...]:
@@ -313,12 +314,11 @@ def _print_members(context: Context, found: Mapping[str, _Status]) -> None:
 
 def _change(
     begin: Callable[[Group, Arguments], Operation[Done]], words: Callable[[Done, Arguments], Iterable[str]]
-) -> Callable[[Context, Arguments], int]:
-    def run(context: Context, args: Arguments) -> int:
+) -> Callable[[Context, Arguments], None]:
+    def run(context: Context, args: Arguments) -> None:
         done = context.run(begin(_group(context, args)[0], args))
         for line in words(done, args):
             context.line(line)
-        return 0
 
     return run
 
@@ -331,7 +331,7 @@ def _members_line(done: Done) -> str:
     return f"members: {members}"
 
 
-def _snapshot_save(context: Context, args: Arguments) -> int:
+def _snapshot_save(context: Context, args: Arguments) -> None:
     group, _ = _group(context, args)
     target = None if args.get("f") is None else Path(args.text("f"))
     if target is None:
@@ -339,7 +339,7 @@ def _snapshot_save(context: Context, args: Arguments) -> int:
         path, *figures = (_member_text(done, name) for name in ("path", "index", "term", "size"))
         index, term, size = figures
         context.line(f"snapshot saved at {done.http}: {path} index={index} term={term} bytes={size}")
-        return 0
+        return
     done = context.run(group.save_snapshot(content=True))
     partial = target.with_name(f"{target.name}.tmp")
     try:
@@ -349,20 +349,18 @@ def _snapshot_save(context: Context, args: Arguments) -> int:
             os.fsync(file.fileno())
         os.replace(partial, target)
     except OSError as error:
-        return context.fail(f"{target} cannot be written: {error.strerror}")
+        raise NotApplied(f"{target} cannot be written: {error.strerror}") from None
     context.line(f"snapshot of {done.http} saved: {target} bytes={len(done.reply.data)}")
-    return 0
 
 
-def _snapshot_restore(context: Context, args: Arguments) -> int:
+def _snapshot_restore(context: Context, args: Arguments) -> None:
     try:
         image = read_regular(args.text("f"), size_max=SNAPSHOT_MAX)
     except OSError as error:
-        return context.fail(f"{args.text('f')} cannot be read: {error.strerror}")
+        raise NotApplied(f"{args.text('f')} cannot be read: {error.strerror}") from None
     done = context.run(_group(context, args)[0].restore_snapshot(image))
     revision, index, digest = (_member_text(done, name) for name in ("revision", "applied_index", "digest"))
     context.line(f"snapshot restored at {done.http}: revision={revision} index={index} digest={digest}")
-    return 0
 
 
 def _member_text(done: Done, name: str) -> str:
@@ -379,8 +377,7 @@ def _member_text(done: Done, name: str) -> str:
 # -- explainRoute and routeDiff -----------------------------------------------------------------------------
 
 
-def _explain_route(context: Context, args: Arguments) -> int:
-    as_json = args.json()
+def _explain_route(context: Context, args: Arguments) -> None:
     reply, address = None, ""
     group, unreached = _group(context, args)
     for address in group.addresses:
@@ -390,19 +387,16 @@ def _explain_route(context: Context, args: Arguments) -> int:
         except (OSError, ValueError) as error:
             unreached.append(f"{address}: {getattr(error, 'strerror', None) or error}")
     if reply is None:
-        return context.fail("; ".join(unreached))
+        raise NotApplied("; ".join(unreached))
     try:
         document = loads(reply.data, ANSWER)
     except RemoteProtocolError:
-        return context.fail(f"{address} answered with status {reply.status} and without JSON")
-    if as_json:
-        context.json(document)
-    else:
-        for line in _readable(document, 0):
-            context.line(line)
+        raise NotApplied(f"{address} answered with status {reply.status} and without JSON") from None
+    context.json(document)
+    for line in _readable(document, 0) if not context.as_json else ():
+        context.line(line)
     if reply.status != 200:
-        return context.fail(f"{address} answered with status {reply.status}")
-    return 0
+        context.fail(f"{address} answered with status {reply.status}")
 
 
 def _readable(value: Any, depth: int) -> list[str]:
@@ -433,48 +427,44 @@ def _leaf(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _route_diff(context: Context, args: Arguments) -> int:
-    as_json = args.json()
+def _route_diff(context: Context, args: Arguments) -> None:
     group, missing = _group(context, args)
     if len(group.addresses) + len(missing) < 2:
         raise UsageError("only one name server is named; name at least two")
     only = args.get("t")
     digests: dict[str, str] = {}
-    code = 0
     for reason in missing:
-        code = context.fail(reason)
+        context.fail(reason)
     for address in group.addresses:
-        try:
+        with _reporting(context, address):
             digests[address] = need_text(context.run(group.read(address, "/v1/digest")), "digest")
-        except NoAnswer as error:
-            code = context.fail(error)
-        except RemoteProtocolError as error:
-            code = context.fail(f"{address}: {error}")
     differences: list[dict[str, Any]] = []
-    compared = 0
-    if len(set(digests.values())) > 1:
+    compared, equal = 0, len(set(digests.values())) <= 1
+    if not equal:
+        context.exit_with_1()
         differences, compared = _differences(context, group, tuple(digests), only)
-    if as_json:
-        context.json({"digests": digests, "differences": differences})
-    else:
-        for address, digest in digests.items():
-            context.line(f"{address:<22} digest {digest}")
-        if len(digests) > 1 and len(set(digests.values())) == 1:
-            context.line(f"the route tables of {len(digests)} name servers are equal")
-        _print_differences(context, differences)
-        if len(set(digests.values())) > 1 and not differences:
-            context.line(
-                f"the digests differ, but brokers, topics and {compared} routes are equal: the tables have"
-                " changed meanwhile, or differ in KV configuration, or in routes that were not compared"
-                " (name such a topic with -t)"
-            )
-    return 1 if differences or len(set(digests.values())) > 1 else code
+    context.json({"digests": digests, "differences": differences})
+    for address, digest in digests.items():
+        context.line(f"{address:<22} digest {digest}")
+    if len(digests) > 1 and equal:
+        context.line(f"the route tables of {len(digests)} name servers are equal")
+    _print_differences(context, differences)
+    if not (equal or differences):
+        context.line(
+            f"the digests differ, but brokers, topics and {compared} routes are equal: the tables have"
+            " changed meanwhile, or differ in KV configuration, or in routes that were not compared"
+            " (name such a topic with -t)"
+        )
 
 
 def _differences(
     context: Context, group: Group, addresses: Sequence[str], only: str | None
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return the differences between the nameservers' route tables, and the number of routes compared."""
+    """Return the differences between the nameservers' route tables, and the number of routes compared.
+
+    Args:
+        only: The only topic whose routes are compared; None to compare brokers, topics and all routes.
+    """
     brokers: dict[str, dict[str, object]] = {}
     topics: dict[str, set[str]] = {}
     for address in addresses:

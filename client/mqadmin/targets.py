@@ -1,23 +1,35 @@
-"""Selection of the servers to which a subcommand applies, and handling of several servers' answers."""
+"""Selection of the servers to which a subcommand applies, requests to them, and handling of their answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+import functools
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final, TypeVar
 
+from routekeeper.remoting.addresses import canonical_host, same_address, split_address
 from routekeeper.remoting.bodies import ConsumerConnection
 from routekeeper.remoting.codes import MASTER_ID, RETRY_PREFIX, RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
-from routekeeper.remoting.errors import RemotingError, ResponseError
-from routekeeper.remoting.lenient import ANSWER, as_object, loads
+from routekeeper.remoting.errors import LocalProtocolError, RemotingError, ResponseError
+from routekeeper.remoting.lenient import ANSWER, INT64_MAX, as_object, get_int, loads
 from routekeeper.remoting.route import ClusterInfo, TopicConfig
+from routekeeper.remoting.transport.lookups import resolve
 from routekeeper.remoting.wall_clock import local_text
 
 from ..admin import all_addrs, masters
 from ..errors import NotApplied, describe
+from ..operation import Operation, read_clock, together
+from ..retry import Outcome, outcome_of, partial_failure
 from .context import Context
 from .options import Arguments, Option, UsageError
 
+T = TypeVar("T")
+#: Largest number of requests at the same time. If the requests were sent one after the other, a broker that
+#: does not answer would delay all following requests.
+_AT_ONCE: Final = 16
+NO_CLUSTER: Final = "Make sure the specified clusterName exists or the name server connected to is correct."
+#: Longest wait in seconds for the resolution of one host name.
+RESOLVE_S: Final = 5.0
 #: The option ``-c``, which restricts a topic's brokers to one cluster. In RocketMQ's tool, some subcommands
 #: ignore it.
 CLUSTER: Final = Option(
@@ -234,28 +246,24 @@ def chosen_masters(
 
 def ask_each(
     context: Context,
-    addrs: Iterable[str],
+    addrs: Collection[str],
     code: RequestCode,
     ext: Mapping[str, str] | None = None,
     *,
     body: bytes = b"",
     done: Callable[[str, RemotingCommand], None] = lambda _addr, _answer: None,
-) -> int:
-    """Send a request to brokers one after the other, report failures, and return the exit code.
+) -> None:
+    """Send a request to brokers one after the other, and report failures. Exit with 1 if there is no broker.
 
     Args:
         done: Called with each broker's address and successful answer. If it raises a RemotingError, the
             broker counts as failed.
     """
-    failures = count = 0
+    if not addrs:
+        context.exit_with_1()
     for addr in addrs:
-        count += 1
-        try:
+        with context.reporting(f"broker {addr}"):
             done(addr, context.run(context.client.admin.call(addr, code, ext or {}, body)))
-        except RemotingError as error:
-            failures += 1
-            context.fail(f"broker {addr}: {describe(error)}")
-    return 1 if failures or not count else 0
 
 
 def document(answer: RemotingCommand) -> dict[str, Any]:
@@ -267,6 +275,131 @@ def document(answer: RemotingCommand) -> dict[str, Any]:
     return as_object(loads(answer.body, ANSWER), "answer")
 
 
+def counted(statistics: Mapping[str, Any]) -> tuple[float, int]:
+    """Return the messages per second in the last minute, and the number of messages in the last day.
+
+    A broker counts the messages of the last day, hour and minute. If the count of the last day is 0, return
+    the count of the last hour instead. If this is 0, too, return the count of the last minute. RocketMQ's
+    tool prints the same number.
+
+    Args:
+        statistics: A broker's answer to request 315.
+
+    Source: StatsAllSubCommand.compute24HourSum.
+    """
+    day, hour, minute = (
+        as_object(statistics.get(span) or {}, span) for span in ("statsDay", "statsHour", "statsMinute")
+    )
+    tps = minute.get("tps")
+    sums = [get_int(span, "sum", limit=INT64_MAX) for span in (day, hour, minute)]
+    return float(tps) if isinstance(tps, int | float) else 0.0, next(filter(None, sums), 0)
+
+
 def second_text(wall_ms: int) -> str:
     """Return local time as ``2026-11-21 12:01:10``; N/A if the time is 0 or less."""
     return local_text(wall_ms) if wall_ms > 0 else "N/A"
+
+
+# Requests to several brokers at the same time ------------------------------------------------------
+
+
+def ask_together(
+    context: Context, places: Iterable[str], ask: Callable[[str, float], Operation[T]], *, within_s: float
+) -> tuple[dict[str, T], dict[str, RemotingError]]:
+    """Ask several brokers or clients concurrently, and return the results and the failures.
+
+    Args:
+        places: Addresses of brokers, or client ids. They are the keys of both dicts in the result.
+        ask: Operation that asks one broker or client, within the given number of seconds.
+        within_s: Time limit in seconds for all requests together. Requests that still wait after
+            this time are not sent.
+    """
+    order = list(dict.fromkeys(places))
+    found: dict[str, T] = {}
+    failures: dict[str, RemotingError] = {}
+
+    def one(place: str, deadline_s: float) -> Operation[None]:
+        try:
+            left_s = deadline_s - (yield from read_clock()).now_s
+            if left_s <= 0:
+                raise NotApplied(f"not asked, because the limit of {within_s:g} s was over")
+            found[place] = yield from ask(place, left_s)
+        except RemotingError as error:
+            failures[place] = error
+
+    def all_of_them() -> Operation[None]:
+        deadline_s = (yield from read_clock()).now_s + within_s
+        yield from together([one(place, deadline_s) for place in order], "mqadmin", at_once=_AT_ONCE)
+
+    context.run(all_of_them())
+    return (
+        {place: found[place] for place in order if place in found},
+        {place: failures[place] for place in order if place in failures},
+    )
+
+
+def call_within(
+    context: Context, addr: str, code: RequestCode, ext: Mapping[str, str], left_s: float
+) -> Operation[RemotingCommand]:
+    """Send a request to a broker. Wait for ``left_s`` seconds or the client's timeout, if that is shorter."""
+    timeout_s = min(left_s, context.client.core.config.call_timeout_s)
+    return context.client.admin.call(addr, code, ext, timeout_s=timeout_s)
+
+
+def raise_failures(what: str, failures: Mapping[str, RemotingError], *, of: int) -> None:
+    """Raise one error that names all brokers at which a change failed. Without failures, do nothing.
+
+    Args:
+        what: The failed change in words, such as "account not deleted".
+        of: Number of all brokers that were asked.
+
+    Raises:
+        PartlyNotApplied: If the change was certainly not made at the brokers of ``failures``.
+        PartlyUnknown: If the change may have been made at some brokers of ``failures``.
+    """
+    if not failures:
+        return
+    unknown = any(outcome_of(error) is Outcome.UNKNOWN for error in failures.values())
+    raise partial_failure(f"{what}, or outcome unknown," if unknown else what, failures, of=of)
+
+
+def brokers_of(context: Context, args: Arguments, *, with_slaves: bool = False) -> list[str]:
+    """Return the address given with -b, or the masters of the cluster given with -c.
+
+    Args:
+        with_slaves: True to return slaves as well.
+
+    Raises:
+        UsageError: If neither option is given.
+        NotApplied: If the cluster has no brokers.
+    """
+    if chosen(args) == "b":
+        return [args.text("b")]
+    info, cluster = cluster_info(context), args.text("c")
+    found = list(masters_of_cluster(context, info, cluster, with_slaves=with_slaves).values())
+    if with_slaves:
+        found = list(all_addrs(info, cluster))
+    if not found:
+        kind = "broker" if with_slaves else "master"
+        raise NotApplied(f"no {kind} in cluster {cluster!r}. {NO_CLUSTER}")
+    return found
+
+
+# Search for a server by address ---------------------------------------------------------------------
+
+
+def found_at(addrs: Mapping[T, str], addr: str) -> list[T]:
+    """Return the keys of the servers at an address. Resolve host names only if no text matches."""
+    alike = [key for key, known in addrs.items() if same_address(known, addr)]
+    return alike or [key for key, known in addrs.items() if _resolved(known) & _resolved(addr)]
+
+
+@functools.lru_cache(maxsize=1024)
+def _resolved(addr: str) -> frozenset[tuple[str, int]]:
+    """Return the IP addresses of a server; empty if its host name cannot be resolved."""
+    try:
+        host, port = split_address(addr)
+        found = resolve(host, timeout_s=RESOLVE_S)
+    except (OSError, ValueError, LocalProtocolError):  # ValueError: the host name is invalid
+        return frozenset()
+    return frozenset((canonical_host(address), port) for address in found)

@@ -14,22 +14,20 @@ from routekeeper.remoting.codes import (
 )
 from routekeeper.remoting.errors import RemoteProtocolError, RemotingError, ResponseError
 from routekeeper.remoting.lenient import ANSWER, loads
-from routekeeper.remoting.route import ClusterInfo, TopicConfig, TopicRouteData
+from routekeeper.remoting.route import TopicConfig, TopicRouteData
 
 from ..admin import QUEUE_NUMS_MAX, all_addrs
 from ..errors import NotApplied, describe
 from . import java
-from .addresses import found_at
 from .context import Context
 from .kept import has_attributes
 from .options import OUTPUT, Arguments, Command, Option, UsageError, attributes_of
-from .targets import cluster_info, masters_of_cluster, stored_topic
+from .targets import NO_CLUSTER, cluster_info, found_at, masters_of_cluster, stored_topic
 
 _PERMISSIONS: Final = {"2": 2, "4": 4, "6": 6}
-_NO_CLUSTER: Final = "Make sure the specified clusterName exists or the name server connected to is correct."
 
 
-def _update_topic(context: Context, args: Arguments) -> int:
+def _update_topic(context: Context, args: Arguments) -> None:
     topic = _topic_config(args)
     admin = context.client.admin
     if "b" in args:
@@ -43,40 +41,35 @@ def _update_topic(context: Context, args: Arguments) -> int:
             }
             holders = found_at(listed, addr)
             if not holders:
-                return context.fail(
+                raise NotApplied(
                     f"no name server lists a broker with address {addr}, so the order is not configured"
                 )
             order_conf = f"{holders[0][0]}:{topic.write_queue_nums}"
             answers = context.run(admin.add_to_order_conf(topic.topic_name, order_conf))
             if context.report(answers):
-                return 1
+                return
             context.line(f"set broker orderConf. isOrder=true, orderConf=[{order_conf}]")
         context.line(f"create topic to {addr} success.")
         context.line(java.topic_config_text(topic))
-        return 0
+        return
     info, cluster = cluster_info(context), args.text("c")
     found = masters_of_cluster(context, info, cluster)
     if not found:
-        return context.fail(f"no master in cluster {cluster!r}. {_NO_CLUSTER}")
-    failures = 0
+        raise NotApplied(f"no master in cluster {cluster!r}. {NO_CLUSTER}")
+    done = 0
     for addr in found.values():
-        try:
+        with context.reporting(f"create topic to {addr} failed"):
             _create(context, addr, topic)
-        except RemotingError as error:
-            failures += 1
-            context.fail(f"create topic to {addr} failed: {describe(error)}")
-        else:
             context.line(f"create topic to {addr} success.")
+            done += 1
     if context.failures:
-        of = len(info.cluster_addr_table[cluster])
-        return context.fail(f"done at {len(found) - failures} of {of} brokers")
+        raise NotApplied(f"done at {done} of {len(info.cluster_addr_table[cluster])} brokers")
     if topic.order:
         order_conf = ";".join(f"{name}:{topic.write_queue_nums}" for name in found)
         if context.report(context.run(admin.kv_put(ORDER_TOPIC_NAMESPACE, topic.topic_name, order_conf))):
-            return 1
+            return
         context.line(f"set cluster orderConf. isOrder=true, orderConf=[{order_conf}]")
     context.line(java.topic_config_text(topic))
-    return 0
 
 
 def _create(context: Context, addr: str, topic: TopicConfig) -> None:
@@ -108,44 +101,38 @@ def _topic_config(args: Arguments) -> TopicConfig:
     )
 
 
-def _delete_topic(context: Context, args: Arguments) -> int:
+def _delete_topic(context: Context, args: Arguments) -> None:
     topic, cluster = args.text("t"), args.text("c")
     admin = context.client.admin
     info = cluster_info(context)
     addrs = all_addrs(info, cluster)
     if not addrs:
-        return context.fail(f"no broker in cluster {cluster!r}. {_NO_CLUSTER}")
+        raise NotApplied(f"no broker in cluster {cluster!r}. {NO_CLUSTER}")
     # Report broker names without a master: an absent master may still have the topic.
     masters_of_cluster(context, info, cluster, with_slaves=True)
-    failures = 0
+    done = 0
     for addr in addrs:
-        try:
+        with context.reporting(f"delete topic at {addr} failed"):
             context.run(admin.delete_topic_in_broker(addr, topic))
-        except RemotingError as error:
-            failures += 1
-            context.fail(f"delete topic at {addr} failed: {describe(error)}")
+            done += 1
     if context.failures:
-        return context.fail(
-            f"deleted at {len(addrs) - failures} of {len(addrs)} brokers, not at the name servers:"
+        raise NotApplied(
+            f"deleted at {done} of {len(addrs)} brokers, not at the name servers:"
             " a broker that still has the topic would report it again"
         )
     context.line(f"delete topic [{topic}] from cluster [{cluster}] success.")
-    if context.report(context.run(admin.delete_topic_in_nameservers(topic, cluster))):
-        return 1
-    context.line(f"delete topic [{topic}] from NameServer success.")
-    return 0
+    if not context.report(context.run(admin.delete_topic_in_nameservers(topic, cluster))):
+        context.line(f"delete topic [{topic}] from NameServer success.")
 
 
-def _topic_route(context: Context, args: Arguments) -> int:
-    as_json = args.json()
+def _topic_route(context: Context, args: Arguments) -> None:
     route = context.run(context.client.admin.topic_route(args.text("t")))
-    if as_json:
+    if context.as_json:
         context.json(java.route_document(route))
     elif "l" in args:
         _print_route_list(context, route)
     else:
         context.page(java.route_text(route))
-    return 0
 
 
 def _print_route_list(context: Context, route: TopicRouteData) -> None:
@@ -175,36 +162,25 @@ def _print_route_list(context: Context, route: TopicRouteData) -> None:
     context.line(layout.format("Total:", len(queues), "", reads, writes, ""))
 
 
-def _topic_list(context: Context, args: Arguments) -> int:
-    as_json = args.json()
-    admin = context.client.admin
+def _topic_list(context: Context, args: Arguments) -> None:
+    topics = context.run(context.client.admin.topic_list()).topics
     if "c" not in args:
-        topics = context.run(admin.topic_list()).topics
-        if as_json:
-            context.json(list(topics))
-        else:
-            for topic in topics:
-                context.line(topic)
-        return 0
-    info = cluster_info(context)
+        context.json(topics)
+        for topic in topics:
+            context.line(topic)
+        return
     rows = []
-    for topic in context.run(admin.topic_list()).topics:
-        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-            continue
-        cluster, groups = _cluster_and_groups(context, info, topic)
-        rows += [(cluster, topic, group) for group in groups or ("",)]
-    if as_json:
-        context.json([{"cluster": c, "topic": t, "consumerGroup": g} for c, t, g in rows])
-        return 0
+    for topic in topics:
+        if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            cluster, groups = _cluster_and_groups(context, topic)
+            rows += [(cluster, topic, group) for group in groups or ("",)]
+    context.json([{"cluster": c, "topic": t, "consumerGroup": g} for c, t, g in rows])
     context.line("{:<20}  {:<48}  {:<48}".format("#Cluster Name", "#Topic", "#Consumer Group"))
     for cluster, topic, group in rows:
-        context.line(
-            f"{java.front(cluster, 20):<20}  {java.front(topic, 64):<64}  {java.front(group, 64):<64}"
-        )
-    return 0
+        context.line(f"{cluster[:20]:<20}  {topic[:64]:<64}  {group[:64]:<64}")
 
 
-def _cluster_and_groups(context: Context, info: ClusterInfo, topic: str) -> tuple[str, tuple[str, ...]]:
+def _cluster_and_groups(context: Context, topic: str) -> tuple[str, tuple[str, ...]]:
     """Return a topic's cluster and consumer groups. Both are empty if the topic does not exist any more."""
     admin = context.client.admin
     try:
@@ -219,40 +195,34 @@ def _cluster_and_groups(context: Context, info: ClusterInfo, topic: str) -> tupl
     return "", ()
 
 
-def _topic_status(context: Context, args: Arguments) -> int:
-    as_json = args.json()
+def _topic_status(context: Context, args: Arguments) -> None:
     admin = context.client.admin
     topic = args.text("t")
     route = context.run(admin.topic_route(args.get("c") or topic))
     offsets: dict[MessageQueue, TopicOffset] = {}
-    put_tps, failed = 0.0, 0
+    put_tps = 0.0
     for broker in route.broker_datas:
         addr = broker.broker_addrs.get(MASTER_ID)
         if addr is None:
-            failed = context.fail(f"broker {broker.broker_name} has no master, its queues are not listed")
+            context.fail(f"broker {broker.broker_name} has no master, its queues are not listed")
             continue
-        try:
+        with context.reporting(f"broker {addr}"):
             stats, body = context.run(admin.topic_stats(addr, topic))
-        except RemotingError as error:
-            failed = context.fail(f"broker {addr}: {describe(error)}")
-            continue
-        offsets.update(stats.offsets)
-        put_tps += _put_tps(body)
+            offsets.update(stats.offsets)
+            put_tps += _put_tps(body)
     rows = sorted(offsets.items())
-    if as_json:
-        context.json(
-            [
-                {
-                    "brokerName": queue.broker_name,
-                    "queueId": queue.queue_id,
-                    "minOffset": offset.min_offset,
-                    "maxOffset": offset.max_offset,
-                    "lastUpdateTimestamp": offset.last_update_timestamp,
-                }
-                for queue, offset in rows
-            ]
-        )
-        return failed
+    context.json(
+        [
+            {
+                "brokerName": queue.broker_name,
+                "queueId": queue.queue_id,
+                "minOffset": offset.min_offset,
+                "maxOffset": offset.max_offset,
+                "lastUpdateTimestamp": offset.last_update_timestamp,
+            }
+            for queue, offset in rows
+        ]
+    )
     context.line(
         "{:<32}  {:<4}  {:<20}  {:<20}    {}".format(
             "#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated"
@@ -260,13 +230,12 @@ def _topic_status(context: Context, args: Arguments) -> int:
     )
     for queue, offset in rows:
         updated = java.time_text(offset.last_update_timestamp) if offset.last_update_timestamp > 0 else ""
-        name = java.front(queue.broker_name, 32)
         context.line(
-            f"{name:<32}  {queue.queue_id:<4}  {offset.min_offset:<20}  {offset.max_offset:<20}    {updated}"
+            f"{queue.broker_name[:32]:<32}  {queue.queue_id:<4}  {offset.min_offset:<20}"
+            f"  {offset.max_offset:<20}    {updated}"
         )
     context.line()
     context.line(f"Topic Put TPS: {put_tps}")
-    return failed
 
 
 def _put_tps(body: bytes) -> float:

@@ -11,9 +11,8 @@ from routekeeper.remoting.errors import RemotingError, ResponseError
 
 from ..errors import NotApplied, describe
 from ..queue_reader import ReceivedMessage
-from .addresses import found_at
 from .context import Context
-from .targets import first_online, masters_of_group, masters_of_topic
+from .targets import first_online, found_at, masters_of_group, masters_of_topic
 
 _EVERY_TAG: Final = "*"
 

@@ -57,7 +57,6 @@ class RemotingClient:
 
     Args:
         connect_timeout_s: Longest time for opening a connection; the request's own timeout applies as well.
-        close_on_timeout: True to close the connection on which a request timed out, as Java does.
         idle_s: Seconds without traffic after which a connection is closed.
         frame_size_max: Bytes of the largest accepted answer, including its length word.
         tls: Selects the connections that use TLS, and their contexts; None if no connection uses TLS.
@@ -68,23 +67,17 @@ class RemotingClient:
         *,
         connect_timeout_s: float = 3.0,
         outstanding_max: int = OUTSTANDING_MAX,
-        close_on_timeout: bool = True,
         idle_s: float = 120.0,
         frame_size_max: int = FRAME_SIZE_MAX,
         hooks: tuple[RPCHook, ...] = (),
-        on_connected: Callable[[str], None] | None = None,
-        on_lost: Callable[[str], None] | None = None,
         tls: Tls | None = None,
     ) -> None:
         self._tls = tls
         self._connect_timeout_s = connect_timeout_s
         self._outstanding_max = outstanding_max
-        self._close_on_timeout = close_on_timeout
         self._idle_s = idle_s
         self._frame_size_max = frame_size_max
         self._hooks = Hooks(hooks, time.monotonic)
-        self._on_connected = on_connected
-        self._on_lost = on_lost
         self._connections: dict[str, _Connection] = {}
         self._connecting: dict[str, asyncio.Task[_Connection]] = {}
         self._handlers: dict[int, PeerHandler] = {}
@@ -234,8 +227,6 @@ class RemotingClient:
             oldest = min(self._connections.values(), key=lambda known: known.moved_at)
             oldest.abort()
         self._connections[addr] = connection
-        if self._on_connected is not None:
-            self._on_connected(addr)
         return connection
 
     # Methods that connections call ----------------------------------------------------------------
@@ -243,8 +234,6 @@ class RemotingClient:
     def _lost(self, connection: _Connection) -> None:
         if self._connections.get(connection.addr) is connection:
             del self._connections[connection.addr]
-            if self._on_lost is not None:
-                self._on_lost(connection.addr)
 
     def _serve(self, connection: _Connection, request: RemotingCommand) -> None:
         handler = self._handlers.get(request.code)
@@ -514,8 +503,8 @@ class _Connection(asyncio.Protocol):
             future = self._futures.pop(opaque)
             if not future.done():
                 future.set_exception(RequestTimeout(f"{self.addr} gave no answer within the deadline"))
-        if expired and self._client._close_on_timeout:
-            self.abort()
+        if expired:
+            self.abort()  # a peer without answers may be dead, so close its connection, as Java does
         else:
             self._schedule()
 

@@ -18,7 +18,7 @@ from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from routekeeper.remoting.logs import shortened
-from routekeeper.remoting.session import OUTSTANDING_MAX, Broken, ClientSession, PeerRequest, Response
+from routekeeper.remoting.session import Broken, ClientSession, PeerRequest, Response
 from routekeeper.remoting.transport import Hooks, RPCHook, check_holds, split_address
 from routekeeper.remoting.transport.lookups import look_up
 
@@ -43,7 +43,6 @@ class BlockingClient:
 
     Args:
         connect_timeout_s: Longest time for opening a connection; the request's own timeout applies as well.
-        close_on_timeout: True to close the connection on which a request timed out, as Java does.
         tls: Selects the connections that use TLS, and their contexts; None if no connection uses TLS.
     """
 
@@ -51,15 +50,11 @@ class BlockingClient:
         self,
         *,
         connect_timeout_s: float = 3.0,
-        outstanding_max: int = OUTSTANDING_MAX,
-        close_on_timeout: bool = True,
         hooks: tuple[RPCHook, ...] = (),
         tls: Tls | None = None,
     ) -> None:
         self._tls = tls
         self._connect_timeout_s = connect_timeout_s
-        self._outstanding_max = outstanding_max
-        self._close_on_timeout = close_on_timeout
         self._hooks = Hooks(hooks, time.monotonic)
         self._lock = threading.Lock()
         self._connections: dict[str, _Connection] = {}
@@ -104,8 +99,7 @@ class BlockingClient:
         try:
             answer = connection.invoke(request, deadline, unless)
         except RequestTimeout:
-            if self._close_on_timeout:
-                self._drop(connection, "a request timed out")
+            self._drop(connection, "a request timed out")  # as Java does
             raise
         except BaseException:
             # An exception such as KeyboardInterrupt may have interrupted the sending of a frame. The
@@ -218,8 +212,7 @@ class BlockingClient:
                 sock.close()
                 message = f"no connection to {shortened(addr)}: {shortened(str(error))}"
                 raise ConnectionLost(message, sent=False) from None
-        session = ClientSession(outstanding_max=self._outstanding_max)
-        return _Connection(addr, sock, session, self._handlers, pipe)
+        return _Connection(addr, sock, ClientSession(), self._handlers, pipe)
 
 
 def _reach(host: str, port: int, deadline: float) -> socket.socket:
@@ -256,8 +249,8 @@ def _secured(sock: socket.socket, tls: Tls, host: str, deadline: float) -> Pipe:
     while True:
         left = deadline - time.monotonic()
         try:
-            # Check the whole time here. A peer that sends byte by byte would keep each single read below its
-            # time limit.
+            # Check the time of the whole handshake here. If a peer sends byte by byte, no single read reaches
+            # its time limit.
             if left <= 0:
                 raise TimeoutError
             sock.settimeout(left)

@@ -1,4 +1,4 @@
-"""Look-ups of host names, with a limit on the time for which callers wait.
+"""Look-ups of host names, and connections to hosts, with a limit on the time for which callers wait.
 
 ``getaddrinfo`` has no time limit. If a DNS server does not answer, the function blocks its caller for up to a
 minute. Therefore each name is looked up in a separate thread. All callers that need the same name share this
@@ -12,6 +12,7 @@ import asyncio
 import os
 import socket
 import threading
+import time
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -88,6 +89,55 @@ async def addresses_of(host: str, *, timeout_s: float) -> list[str]:
             return await asyncio.wrap_future(lookup)
     except TimeoutError:
         raise OSError(f"{host} was not resolved within {timeout_s:g} s") from None
+
+
+def resolve(host: str, *, timeout_s: float) -> list[str]:
+    """Return the addresses of a host, in the order in which to try them.
+
+    Raises:
+        TimeoutError: If the resolver did not answer in time.
+        OSError: If the host is unknown, or too many lookups are running.
+        ValueError: If no resolver accepts the name.
+    """
+    if of_address(host) is not None:
+        return [host]  # keep the text unchanged: an IPv6 address may carry a scope ("%eth0")
+    lookup = look_up(host)
+    try:
+        return lookup.result(max(0.0, timeout_s))
+    except TimeoutError:
+        if lookup.done():
+            raise  # the lookup itself ended with a TimeoutError
+        raise TimeoutError(f"{host} was not resolved within {timeout_s:g} s") from None
+
+
+def connect(host: str, port: int, *, deadline_s: float) -> socket.socket:
+    """Connect to a host and return the socket. ``deadline_s`` is an instant of the monotonic clock.
+
+    Raises:
+        TimeoutError, OSError, ValueError: As :func:`resolve`, or if no address accepts a connection in time.
+    """
+    failure: OSError | None = None
+    for address in resolve(host, timeout_s=deadline_s - time.monotonic()):
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            break
+        try:
+            return socket.create_connection((address, port), timeout=left_s)
+        except OSError as error:
+            failure = error
+    raise failure or TimeoutError(f"no connection to {host} in time")
+
+
+def own_address() -> str:
+    """Return the IP address that this machine uses to reach others, or 127.0.0.1 without a network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # 192.0.2.1 is reserved for documentation. For a UDP socket, connect() only chooses the source
+            # address and sends nothing.
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
 
 
 async def hosts_to_listen_on(host: str) -> str | list[str]:

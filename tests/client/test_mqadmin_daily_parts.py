@@ -15,9 +15,9 @@ from routekeeper.client.config import ClientConfig
 from routekeeper.client.mqadmin.context import Context
 from routekeeper.client.mqadmin.ha import status_text
 from routekeeper.client.mqadmin.measure import mean_text
+from routekeeper.client.mqadmin.message_trace import Trace, Unreadable, decode_traces
 from routekeeper.client.mqadmin.monitoring import member_lines, moved_text
-from routekeeper.client.mqadmin.together import ask_together
-from routekeeper.client.mqadmin.traces import Trace, Unreadable, decode_traces
+from routekeeper.client.mqadmin.targets import ask_together
 from routekeeper.client.operation import Operation, Sleep
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand

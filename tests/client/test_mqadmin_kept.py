@@ -425,4 +425,5 @@ def test_a_program_that_runs_without_end_keeps_only_its_newest_failures() -> Non
         for number in range(5000):
             context.fail(f"failure {number}")
     assert len(context.failures) <= 1000
+    assert context.failed == 5000
     assert context.failures[-1] == "failure 4999"

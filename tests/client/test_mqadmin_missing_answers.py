@@ -167,3 +167,21 @@ def test_broker_without_a_master_is_missed(words: tuple[str, ...], brokers: Brok
     assert (code, bool(out)) == (1, True)
     (line,) = err.splitlines()
     assert "broker broker-c has no master" in line
+
+
+@pytest.mark.parametrize("names", [NAMES, ()])
+def test_without_any_master_nothing_is_done_and_the_exit_code_is_1(
+    names: tuple[str, ...], new_peer: Callable[[], Any]
+) -> None:
+    slaves = (BrokerData(cluster="C", broker_name=name, broker_addrs={1: "192.0.2.1:1"}) for name in names)
+    route = encode_route(TopicRouteData(broker_datas=tuple(slaves)), RouteDialect.UNQUOTED)
+    peer = new_peer()
+    peer.answer = lambda request: request.reply(body=route)
+    missing = [f"broker {name} has no master and is left out" for name in names]
+    for argv, more in (
+        (("cloneGroupOffset", "-s", "G", "-d", "H", "-t", "T"), []),
+        (("producerConnection", "-g", "P", "-t", "T"), ["no member of producer group 'P' is online"]),
+    ):
+        code, out, err = mqadmin(*argv, namesrv=peer.addr)
+        assert (code, out) == (1, "")
+        assert err.splitlines() == [f"mqadmin {argv[0]}: {line}" for line in [*missing, *more]]

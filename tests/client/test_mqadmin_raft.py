@@ -312,6 +312,14 @@ def test_snapshot_is_fetched_and_restored_into_a_new_group(group: Group, tmp_pat
 
 
 @pytest.mark.slow
+def test_a_follower_saves_a_snapshot_and_is_named(group: Group) -> None:
+    follower = group.followers()[0].http
+    code, out, err = mqadmin("snapshotSave", "-a", follower, "-k", str(group.token))
+    assert (code, err) == (0, "")
+    assert out.startswith(f"snapshot saved at {follower}: /")
+
+
+@pytest.mark.slow
 def test_routes_of_a_group_are_equal_and_a_drifted_one_is_told_apart(
     group: Group, nameserver: Any, broker: Any
 ) -> None:

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import pytest
 
 from routekeeper.client.fetch import http_fetch
-from routekeeper.client.mqadmin import addresses
-from routekeeper.client.mqadmin.addresses import found_at
+from routekeeper.client.mqadmin import targets
+from routekeeper.client.mqadmin.targets import found_at
 from routekeeper.client.operation import Fetch, Unreached
 from tests.waiting import in_thread
 
@@ -39,7 +39,7 @@ class Resolver:
 def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
     hanging = Resolver(socket.getaddrinfo)
     monkeypatch.setattr(socket, "getaddrinfo", hanging)
-    addresses._resolved.cache_clear()
+    targets._resolved.cache_clear()
     yield hanging
     hanging.let_go.set()
 
@@ -57,7 +57,7 @@ def test_a_request_over_http_ends_in_time_although_the_resolver_hangs(
 def test_a_broker_is_looked_for_in_time_although_the_resolver_hangs(
     resolver: Resolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(addresses, "RESOLVE_S", 0.2)
+    monkeypatch.setattr(targets, "RESOLVE_S", 0.2)
     known = {"a": "broker-a.example:10911", "b": "127.0.0.1:10911"}
     assert in_thread(lambda: found_at(known, "broker-b.example:10911")).result(timeout=10) == []
 

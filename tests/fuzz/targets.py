@@ -118,7 +118,6 @@ _BODIES: Final = (
     bodies.KVTable,
     bodies.GroupList,
     bodies.ConsumerIdList,
-    bodies.BrokerMemberGroup,
     bodies.HeartbeatData,
     bodies.SubscriptionGroupConfig,
     bodies.SubscriptionGroupTable,
@@ -131,7 +130,6 @@ _BODIES: Final = (
     bodies.QueueOffsets,
     bodies.TopicStats,
     bodies.ConsumeStats,
-    bodies.ConsumeDirectlyResult,
 )
 
 TARGETS: Final[dict[str, Callable[[bytes], object]]] = {

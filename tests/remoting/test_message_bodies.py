@@ -190,7 +190,6 @@ SAMPLES = [
     b.KVTable(table={"k": "v"}),
     b.GroupList(groups=("g",)),
     b.ConsumerIdList(consumer_ids=("a", "b")),
-    b.BrokerMemberGroup(cluster="c", broker_name="b", broker_addrs={0: "a:1", 1: "a:2"}),
     b.HeartbeatData(
         client_id="c",
         consumers=(b.ConsumerData(group_name="g", subscriptions=(SUBSCRIPTION,)),),
@@ -207,7 +206,6 @@ SAMPLES = [
     b.QueueOffsets(offsets={QUEUE: 4}),
     b.TopicStats(offsets={QUEUE: b.TopicOffset(min_offset=1, max_offset=2, last_update_timestamp=3)}),
     b.ConsumeStats(offsets={QUEUE: b.ConsumeOffset(broker_offset=5, pull_offset=4)}, consume_tps=1.5),
-    b.ConsumeDirectlyResult(consume_result="CR_LATER", spent_ms=3, remark="r"),
 ]
 
 

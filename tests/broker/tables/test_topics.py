@@ -166,7 +166,7 @@ def test_attributes_are_edited_by_sign() -> None:
     before = {"message.type": "FIFO", "b": "of a former release", "c": "too"}
     edits = "+message.type=DELAY,-b,+reserve.time=-1"
     assert edit_attributes(before, edits) == {"message.type": "DELAY", "c": "too", "reserve.time": "-1"}
-    change = TopicChange(topic_name="T", read_queue_nums=1, write_queue_nums=1, perm=6, attributes="a=1")
+    change = TopicChange(TopicConfig(topic_name="T"), "a=1")
     with pytest.raises(ValueError, match="neither"):
         change.apply_to(None)
 
