@@ -251,7 +251,7 @@ def make_runs(out: Path, comparison: Comparison) -> list[Path]:
 
 
 def report_roots(out: Path) -> list[str]:
-    """Return the folders of a comparison's runs and of its void attempts, because the report shows both."""
+    """Return the folders that the report shows: those of the runs, and those of runs that do not count."""
     return [str(out / name) for name in ("runs", "void") if name == "runs" or (out / name).is_dir()]
 
 
@@ -305,13 +305,9 @@ def report(arguments: argparse.Namespace, command: Sequence[str]) -> int:
 def scale(arguments: argparse.Namespace, command: Sequence[str]) -> int:
     # Do not import at the top. The import is slow, because it also loads the load generators, which other
     # commands do not need.
-    from routekeeper.bench.scale.command import ScaleError
     from routekeeper.bench.scale.command import scale as measure_or_report
 
-    try:
-        return measure_or_report(arguments, command)
-    except ScaleError as error:
-        raise PlanError(str(error)) from None
+    return measure_or_report(arguments, command)
 
 
 def costs(arguments: argparse.Namespace, command: Sequence[str]) -> int:
@@ -424,24 +420,6 @@ def play(arguments: argparse.Namespace, command: Sequence[str]) -> int:
     )
 
 
-def pixels(low: int, high: int) -> Callable[[str], int]:
-    """Return a type for argparse that converts text to a number of pixels from ``low`` to ``high``."""
-
-    def read(text: str) -> int:
-        if not (text.isascii() and text.isdecimal() and low <= int(text) <= high):
-            raise argparse.ArgumentTypeError(f"{text} is not a whole number from {low} to {high}")
-        return int(text)
-
-    return read
-
-
-def positive(text: str) -> int:
-    value = int(text)
-    if not 1 <= value <= 1000:
-        raise argparse.ArgumentTypeError(f"{value} is out of range, allowed are 1 to 1000")
-    return value
-
-
 def addresses(text: str) -> list[str]:
     return [addr.strip() for addr in text.split(";")]
 
@@ -498,7 +476,9 @@ def add_run_arguments(child: argparse.ArgumentParser) -> None:
         help=f"plan of the comparison: {', '.join(plans())}, or the path of a file NAME.toml "
         "(default: compare)",
     )
-    child.add_argument("--blocks", type=positive, help="rounds of each series (default: the profile's)")
+    child.add_argument(
+        "--blocks", type=number(1, 1000, whole=True), help="rounds of each series (default: the profile's)"
+    )
     child.add_argument(
         "--series", type=names, default=[], metavar="NAME,...", help="only these series of the profile"
     )
@@ -542,7 +522,9 @@ def add_scale_arguments(child: argparse.ArgumentParser) -> None:
         help="independent, raft, zookeeper, apache (RocketMQ's own nameserver); default: all that can run "
         "here",
     )
-    child.add_argument("--rounds", type=positive, help="rounds of each point (default: 3; 5 at crossings)")
+    child.add_argument(
+        "--rounds", type=number(1, 1000, whole=True), help="rounds of each point (default: 3; 5 at crossings)"
+    )
     child.add_argument(
         "--links",
         choices=("proxy", "kernel"),
@@ -687,13 +669,13 @@ def parser() -> argparse.ArgumentParser:
     child.add_argument("file", type=Path, metavar="FILE.png", help="file of the picture")
     child.add_argument(
         "--width",
-        type=pixels(200, 4000),
+        type=number(200, 4000, whole=True),
         default=1280,
         help="width of the page in pixels (default: 1280); a picture below 500 has a margin at its right",
     )
     child.add_argument(
         "--height",
-        type=pixels(200, 20_000),
+        type=number(200, 20_000, whole=True),
         default=1600,
         help="height of the picture in pixels (default: 1600); the page below it is not shown",
     )

@@ -9,6 +9,7 @@ from routekeeper.bench.arms.interface import CLUSTER, Side, broker_index
 from routekeeper.bench.arms.servers import wait_until
 from routekeeper.bench.cluster import Cluster, Record
 from routekeeper.bench.given import Given
+from routekeeper.bench.network import Network
 from routekeeper.bench.processes import ClusterError
 from routekeeper.bench.runfolder import Links
 from routekeeper.bench.schedule import SessionPlan
@@ -28,6 +29,7 @@ class AttachedCluster(Cluster):
 
     def __init__(self, given: SessionPlan, record: Record, cluster: Given) -> None:
         super().__init__(given, record)
+        self.network = Network()
         self._given_cluster = cluster
         self._indexes: list[int] = []
 
@@ -74,7 +76,6 @@ class AttachedCluster(Cluster):
             Side(
                 name="side-a",
                 servers=self.servers.clients,
-                http=self.servers.http,
                 brokers={addr: addr for addr in self.broker_addrs},
             )
         ]
@@ -91,6 +92,3 @@ class AttachedCluster(Cluster):
     @property
     def links(self) -> Links | Literal["none"]:
         return "none"
-
-    def count(self) -> None:
-        """Record nothing, because a given cluster has no proxy that counts bytes."""

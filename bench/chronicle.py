@@ -29,10 +29,6 @@ class Chronicle:
         self.slots: list[Slot] = []
         self.lost: dict[str, str] = {}
 
-    def begins(self, scenario: str) -> None:
-        """Note that ``scenario`` has begun."""
-        self.scenario = scenario
-
     def ends(self, begin_ns: int, end_ns: int) -> None:
         """Note that the present scenario is over."""
         self._add(self.scenario, begin_ns, end_ns)

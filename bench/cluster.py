@@ -10,13 +10,14 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
-from routekeeper.bench.arms.interface import CLUSTER, Arm, ArmConfig, ArmKind, Side
+from routekeeper.bench.arms.interface import CLUSTER, ArmConfig, ArmKind, Side
+from routekeeper.bench.arms.remoting import threaded_arm
 from routekeeper.bench.arms.servers import Servers, StartedServers, server_names, wait_until
 from routekeeper.bench.arms.started import servers_of
 from routekeeper.bench.chance import stream
@@ -33,6 +34,7 @@ from routekeeper.bench.generator_config import (
     observed_topics,
     topic_name,
 )
+from routekeeper.bench.links import Passes
 from routekeeper.bench.machine import versions
 from routekeeper.bench.network import Network, ProxyNetwork
 from routekeeper.bench.observer import ObserverConfig
@@ -131,7 +133,6 @@ class Cluster:
             Side(
                 name=side,
                 servers=dialled(side),
-                http=servers.http,
                 brokers={
                     addr: network.dialled(side, name, addr)
                     for name, addr in zip(names, self.broker_addrs, strict=True)
@@ -313,20 +314,7 @@ class Cluster:
         self.await_routes(topics, self.processes)
 
     def create_topics(self, topics: Sequence[str]) -> None:
-        """Create topics at each broker, as an administrator does.
-
-        The time limit of each call is 60 s, the longest time that a server may take to start.
-        """
-        client = Client(ClientConfig(nameservers=tuple(self.servers.clients), call_timeout_s=RESTART_MAX_S))
-        try:
-            for topic in topics:
-                config = TopicConfig(topic_name=topic, read_queue_nums=4, write_queue_nums=4)
-                for addr in self.broker_addrs:
-                    client.run(client.admin.create_topic(addr, config))
-        except RemotingError as error:
-            raise ClusterError(f"topics cannot be created: {error}") from error
-        finally:
-            client.close()
+        create_topics(self.servers.clients, self.broker_addrs, topics)
 
     def await_routes(self, topics: Sequence[str], watched: list[Process]) -> None:
         """Wait until every server lists every broker for each of these topics.
@@ -335,7 +323,7 @@ class Cluster:
             watched: Processes whose end stops the wait with an error. During a run, leave the servers out,
                 because another part of the harness restarts servers.
         """
-        arm = _threaded_arm(self._arm_config())
+        arm = threaded_arm(self._arm_config())
         everybody = self.broker_indexes()
         sessions = [arm.client(Side(name="harness", servers=[addr]), 0) for addr in self.servers.clients]
         try:
@@ -390,7 +378,7 @@ class Cluster:
 
     def say_end(self, end_ns: int) -> None:
         """Write a file that announces to users the instant at which the load ends."""
-        say_end(self.config_path("generator"), end_ns)
+        write_at_once(end_path(self.config_path("generator")), [str(end_ns).encode()])
 
     def users_are_gone(self) -> bool:
         return not self.generator.alive
@@ -463,17 +451,24 @@ class Cluster:
         if sectors is not None:
             self.record(DiskSample(role="machine", index=0, t_ns=t_ns, sectors=sectors))
 
-    def count(self) -> None:
-        """Record the number of bytes that have passed each link since the start of the run."""
+    def count(self, passes: Iterable[Passes] | None = None) -> None:
+        """Record the number of bytes that have passed each link since the start of the run.
+
+        Args:
+            passes: Present states of the links, all of which are recorded. None to ask the network, and to
+                record only links that their diallers have used. Of two servers often only one dials, and the
+                link from the other one would count the same bytes again.
+        """
         t_ns = time.monotonic_ns()
-        for count in self.network.counts():
+        used = [link for link in self.network.look() if link.dialled] if passes is None else passes
+        for link in used:
             self.record(
                 LinkSample(
-                    dialler=count.dialler,
-                    acceptor=count.acceptor,
+                    dialler=link.dialler,
+                    acceptor=link.acceptor,
                     t_ns=t_ns,
-                    forward_bytes=count.forward,
-                    back_bytes=count.back,
+                    forward_bytes=link.forward.bytes,
+                    back_bytes=link.back.bytes,
                 )
             )
 
@@ -492,7 +487,7 @@ class Cluster:
         """Check that all processes except the servers run.
 
         Raises:
-            ClusterError: If such a process has ended. Users may end after the load.
+            ClusterError: If such a process has ended. If ``load_is_over``, users may have ended.
         """
         for process in [*self.brokers, self.observer, *self._carriers]:
             end = process.died()
@@ -510,26 +505,23 @@ class Cluster:
         return any(_PORT_TAKEN in process.log_text() for process in self.server_processes)
 
 
+def create_topics(servers: Sequence[str], brokers: Sequence[str], topics: Sequence[str]) -> None:
+    """Create topics at each broker, as an administrator does.
+
+    The time limit of each call is 60 s, the longest time that a server may take to start.
+    """
+    client = Client(ClientConfig(nameservers=tuple(servers), call_timeout_s=RESTART_MAX_S))
+    try:
+        for topic in topics:
+            config = TopicConfig(topic_name=topic, read_queue_nums=4, write_queue_nums=4)
+            for addr in brokers:
+                client.run(client.admin.create_topic(addr, config))
+    except RemotingError as error:
+        raise ClusterError(f"topics cannot be created: {error}") from error
+    finally:
+        client.close()
+
+
 def making_topics(command: Sequence[str]) -> list[str]:
     """Return a broker's command line that lets the broker create missing topics (RocketMQ's default)."""
     return [word.replace(_NO_NEW_TOPICS, _NEW_TOPICS) for word in command]
-
-
-def say_end(config: Path, end_ns: int) -> None:
-    """Write the end of the load into the file for which users wait.
-
-    Args:
-        config: Path of the users' configuration. :func:`end_path` makes the file's path from it.
-    """
-    write_at_once(end_path(config), [str(end_ns).encode()])
-
-
-def _threaded_arm(config: ArmConfig) -> Arm:
-    if config.kind == "zookeeper":
-        # Imported here, because only the design ZooKeeper needs kazoo.
-        from routekeeper.bench.arms.zookeeper import ZooKeeperArm
-
-        return ZooKeeperArm(config)
-    from routekeeper.bench.arms.remoting import RemotingArm
-
-    return RemotingArm(config)

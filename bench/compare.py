@@ -52,7 +52,12 @@ class Teller:
         self._last = ""
 
     def begin(self, number: int, what: str, left_s: float) -> None:
-        """Show that another run begins, and when the last run will end (in about ``left_s`` seconds)."""
+        """Show that another run begins, and when the last run will end (in about ``left_s`` seconds).
+
+        Args:
+            number: Number of the run, from 1 on.
+            what: Series, round and design of the run.
+        """
         self._number = number
         self._what = what
         self._end = f"{datetime.now() + timedelta(seconds=left_s):%H:%M}"
@@ -97,7 +102,10 @@ def load(out: Path) -> Comparison:
 
 
 def is_made(out: Path, comparison: Comparison, turn: Turn) -> bool:
-    """Return True if all runs of one design in one round ("turn") are complete and not void."""
+    """Return True if all runs of one design in one round ("turn") are complete and may be used.
+
+    A run must not be used (it is void) if the harness itself failed, and not the design.
+    """
     series = {one.name: one for one in comparison.plan.series}
     for scenario in scenarios_of(comparison.plan, series[turn.series]):
         folder = run_folder(out, series=turn.series, scenario=scenario.name, block=turn.block, arm=turn.arm)
@@ -132,7 +140,11 @@ def make_runs(out: Path, comparison: Comparison) -> list[Path]:
 
 
 def _make_missing(out: Path, comparison: Comparison, *, attempt_min: int) -> Ending:
-    """Make every missing run once. The first attempt has the number ``attempt_min``."""
+    """Make every missing run once, and return the object that has stopped the runs' clusters.
+
+    Args:
+        attempt_min: Number of the first attempt of each run. Later attempts have the following numbers.
+    """
     plan = comparison.plan
     number = sum(map(len, blocks_of(plan, comparison.seed)))
     turns = missing_turns(out, comparison)
@@ -221,9 +233,3 @@ def _session(given: SessionPlan, comparison: Comparison, teller: Teller) -> Sess
     if given.arm in REAL:
         return Session(given, teller, RealCluster)
     return Session(given, teller)
-
-
-def expected_minutes(comparison: Comparison) -> float:
-    """Return the approximate duration of a whole comparison in minutes."""
-    turns = [turn for block in blocks_of(comparison.plan, comparison.seed) for turn in block]
-    return (expected_s(comparison.plan, turns, done_s=[]) + REPORT_S) / 60

@@ -53,7 +53,7 @@ SETTLE_NS: Final = 3_000_000_000
 Progress = Callable[[str], None]
 
 
-class Director:
+class Director(threading.Thread):
     """A thread that executes one run's timetable. Another thread supervises the processes.
 
     Attributes:
@@ -76,6 +76,7 @@ class Director:
             start_ns: Instant at which the load begins.
             over: An event that another thread sets to stop the thread of this object.
         """
+        super().__init__(daemon=True)
         self.given = cluster.given
         self.plan, self.series = cluster.plan, cluster.series
         self.failure: Exception | None = None
@@ -85,26 +86,15 @@ class Director:
         self._start_ns = start_ns
         self._over = over
         self._jitter = stream(self.given.seed, "jitter of faults")
-        self._thread = threading.Thread(target=self._direct, daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    @property
-    def is_busy(self) -> bool:
-        return self._thread.is_alive()
-
-    def join(self, timeout_s: float) -> None:
-        self._thread.join(timeout_s)
-
-    def _direct(self) -> None:
+    def run(self) -> None:
         begin_ns = self._start_ns
         try:
             self._sleep_until(self._start_ns + round(self.plan.warmup_s * 1e9))
             for place, scenario in enumerate(scenarios_of(self.plan, self.series)):
                 if scenario.name == REST:
                     break  # another part of the harness runs this last scenario after the end of the load
-                self._chronicle.begins(scenario.name)
+                self._chronicle.scenario = scenario.name
                 if place == 0:
                     # Wait for the simulated brokers. A generator without enough CPU registers them late.
                     # Without the wait, the report would blame the servers for the missing routes.

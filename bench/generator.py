@@ -105,10 +105,8 @@ class Generator:
         self.arm = arm_of(config.arm)
         load = config.load
         topics = [topic_name(number) for number in range(load.topics)]
-        clients = {op: self.arrivals(op, *each) for op, each in paced(load).items()}
-        self.lookups = clients["lookup"]
-        self.newcomers = self.arrivals("newcomer", load.newcomer_per_s, topics)
-        self.sends = {op: clients[op] for op in ("send", "send_once")}
+        every = paced(load) | {"newcomer": (load.newcomer_per_s, topics)}
+        self.arrivals_of = {op: self.arrivals(op, *each) for op, each in every.items()}
         self.body = stream(config.seed, "bodies").randbytes(load.message_bytes)
         self.changes = itertools.count()
         self.counters: dict[str, itertools.count[int]] = {}
@@ -157,11 +155,10 @@ class Generator:
         ahead_ns = due_ns - time.monotonic_ns()
         if ahead_ns > 0:
             self.leaving.wait(ahead_ns / 1e9)
-        gone: bool = self.leaving.is_set()
-        return gone
+        return bool(self.leaving.is_set())
 
     def await_beginnings(self, path: Path) -> None:
-        """Wait for the announcement of each new topic, and let every producer try to send to the topic."""
+        """For each new topic, wait for its file beside ``path``, and let every producer send to the topic."""
         for topic in self.config.new_topics:
             signal = begin_path(path, topic)
             while not signal.exists():
@@ -443,7 +440,7 @@ def open_log(environment: Any, **_: Any) -> None:
 
 @events.user_error.add_listener  # type: ignore[untyped-decorator]
 def void_run(exception: Exception, **_: Any) -> None:
-    """End the run as void, because an exception in a user is a bug of the harness, not of the servers."""
+    """End the run, whose results must not count: an exception in a user is a bug of the harness."""
     Shared.generator.environment.process_exit_code = 3
     Shared.generator.environment.runner.quit()
 
@@ -484,9 +481,9 @@ class Paced(Staying):
     abstract = True
 
     @property
-    @abstractmethod
     def arrivals(self) -> Arrivals[Any]:
         """Schedule of the operations that users of this class do."""
+        return self.generator.arrivals_of[self.op]
 
     @abstractmethod
     def operate(self, number: int, due_ns: int, chosen: Any) -> Operation:
@@ -531,10 +528,6 @@ class Lookup(Paced):
 
     op = "lookup"
 
-    @property
-    def arrivals(self) -> Arrivals[Any]:
-        return self.generator.lookups
-
     def prepare(self) -> None:
         sessions = self.generator.lookup_sessions
         self.side, self.session = sessions[self.place % len(sessions)]
@@ -548,10 +541,6 @@ class Newcomer(Paced):
 
     op = "newcomer"
 
-    @property
-    def arrivals(self) -> Arrivals[Any]:
-        return self.generator.newcomers
-
     def operate(self, number: int, due_ns: int, chosen: str) -> Operation:
         turn, target = divmod(number, len(self.generator.side(0).servers))
         side = self.generator.side(turn)
@@ -562,10 +551,6 @@ class Sender(Paced):
     """A user that sends messages through the brokers that its client's routes name, with retries."""
 
     op: Op = "send"
-
-    @property
-    def arrivals(self) -> Arrivals[Any]:
-        return self.generator.sends[self.op]
 
     def prepare(self) -> None:
         clients = self.generator.producers[self.op]

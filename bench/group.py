@@ -10,9 +10,7 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, Final, Protocol
-
-import psutil
+from typing import Final, Protocol
 
 from routekeeper.bench.wires.client import Kind
 
@@ -44,27 +42,17 @@ class Group(Protocol):
     @property
     def clients(self) -> list[str]:
         """Return the addresses ``host:port`` for clients, one for each server."""
-        ...
 
     @property
     def pids(self) -> list[int]:
         """Return the pids of the running server processes, by index."""
-        ...
-
-    @property
-    def watched(self) -> list[str]:
-        """Return the addresses ``host:port`` at which clients watch for changes, one for each server."""
-        ...
 
     def start(self) -> None: ...
 
     def stop(self) -> None: ...
 
-    def version(self) -> str: ...
-
     def leader(self) -> int | None:
         """Return the index of the leader, or None if there is no leader."""
-        ...
 
     def epoch(self) -> int | None:
         """Return the number of the newest term or epoch.
@@ -72,11 +60,9 @@ class Group(Protocol):
         Each leader begins a new term, so the difference of two results is the number of changes of leader.
         Return None if the design has no elections, or if no server answers.
         """
-        ...
 
     def kill_and_restart(self) -> None:
         """Kill all servers and restart them with the same folders, without a wait until they are ready."""
-        ...
 
     def log_tail(self, index: int) -> str: ...
 
@@ -101,22 +87,6 @@ def largest_memory_mb(group: Group) -> list[float]:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         kilobytes = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
         found.append(kilobytes * 1024 / _MB)
-    return found
-
-
-def usages(group: Group) -> list[dict[str, Any] | None]:
-    """Return the CPU time of each server's process since its start, and its present memory.
-
-    The list has None for a process that has ended.
-    """
-    found: list[dict[str, Any] | None] = []
-    for pid in group.pids:
-        try:
-            process = psutil.Process(pid)
-            used = {"pid": pid, "cpu_s": cpu_s(pid), "memory_mb": process.memory_info().rss / _MB}
-            found.append(used)
-        except (psutil.Error, OSError):
-            found.append(None)
     return found
 
 

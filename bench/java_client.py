@@ -7,6 +7,7 @@ rows. This module does no I/O and reads no clock.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -138,22 +139,8 @@ def settings(
         "schedule": schedule,
         "end": end,
     }
-    return "".join(f"{name}={_property(str(value))}\n" for name, value in values.items())
-
-
-def _property(value: str) -> str:
-    """Return a value for a Java properties file, with backslashes and non-ASCII characters escaped."""
-    return "".join(
-        char
-        if 32 <= ord(char) < 127 and char != "\\"
-        else "".join(f"\\u{int.from_bytes(pair, 'big'):04x}" for pair in _pairs(char.encode("utf-16-be")))
-        for char in value
-    )
-
-
-def _pairs(data: bytes) -> Iterator[bytes]:
-    for place in range(0, len(data), 2):
-        yield data[place : place + 2]
+    # JSON escapes backslashes and non-ASCII characters as Java's properties files do.
+    return "".join(f"{name}={json.dumps(str(value))[1:-1]}\n" for name, value in values.items())
 
 
 def schedule(load: Load, seed: int, start_ns: int, horizon_ns: int) -> Iterator[str]:
@@ -237,7 +224,7 @@ def operation(did: Did, sides: Sequence[Side]) -> Operation:
 
 
 def _status(did: Did) -> str | None:
-    """Return the status of a stored message if it is not ``SEND_OK``, such as ``FLUSH_DISK_TIMEOUT``."""
+    """Return the status of a stored message, such as ``FLUSH_DISK_TIMEOUT``; None if it is ``SEND_OK``."""
     return None if did.status in (None, "SEND_OK") else did.status
 
 

@@ -31,7 +31,7 @@ def java_major(version_output: str) -> int | None:
     The major version of ``1.8.0`` is 8. The ``java`` of macOS is no Java, and only asks the user to install
     one.
     """
-    found = re.search(r'version "(?:1\.)?(\d+)', version_output)
+    found = re.search(r'(?:version "|javac )(?:1\.)?(\d+)', version_output)
     return None if found is None else int(found[1])
 
 

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from routekeeper.bench.iproute import claimed_subnet, inside, ip, new_tag, remove, run
-from routekeeper.bench.links import Count, Direction
+from routekeeper.bench.links import Direction
 from routekeeper.bench.namespaces import HARNESS, HELD, Namespaces
 from routekeeper.bench.network import Network
 from routekeeper.bench.processes import ClusterError, Process
@@ -91,9 +91,6 @@ class KernelNetwork(Network):
     def dialled(self, dialler: str, acceptor: str, to: str) -> str:
         return f"{self._spaces.dialled(dialler, acceptor)}:{to.rpartition(':')[2]}"
 
-    def carriers(self) -> list[Process]:
-        return []
-
     def cut(self, directions: Sequence[Direction]) -> int:
         rules = self._spaces.rules(directions)
         done_ns = self._tell_router([f"rule add {rule}" for rule in rules])
@@ -161,10 +158,6 @@ class KernelNetwork(Network):
             raise ClusterError(f"links cannot be cut: {said.strip()}")
         self._waiting = self._at_router()
         return done_ns
-
-    def counts(self) -> list[Count]:
-        """Return an empty list, because the kernel does not count the bytes of single links."""
-        return []
 
     def close(self) -> None:
         for process in self._holding.values():

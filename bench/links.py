@@ -23,12 +23,9 @@ A delay by the proxy differs from a delay in a real network in two ways:
 """
 
 from collections.abc import Collection, Iterable
-from typing import Annotated, Final, Literal
+from typing import Literal
 
 import msgspec
-
-DELAY_MAX_MS: Final = 10_000.0
-"""Longest delay in ms that the proxy can add to one direction of a link."""
 
 Direction = tuple[str, str]
 """Names of two processes or groups of clients, as (from, to): ``nameserver-0``, ``broker-2``, ``side-a``."""
@@ -46,9 +43,8 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     It is null if several processes connect to this address. In this case a connection's first frame has the
     name.
     """
-    peek: Literal["raft"] | None = None
     names: dict[str, str] = {}
-    """For ``peek``: maps the identity in a connection's first frame to the name of the connecting process."""
+    """Without ``dialler``: maps the identity in a first frame to the name of the connecting process."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,27 +54,17 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     - ``heal``: end all cuts. Delays stay.
     - ``delay``: hold each byte of these directions back for ``delay_ms`` from now on. 0 ends their delay.
       Bytes that the proxy holds already still arrive in their order and at their time.
-    - ``count``: return the number of bytes that have passed each link.
-    - ``look``: return for each direction whether it passes bytes, and its delay.
+    - ``look``: return for each direction whether it passes bytes, its delay, and the bytes that have passed.
 
     To add 20 ms to a round trip, delay both directions by 10 ms:
     ``{"do":"delay","directions":[["a","b"],["b","a"]],"delay_ms":10}``.
     """
 
-    do: Literal["cut", "heal", "delay", "count", "look"]
+    do: Literal["cut", "heal", "delay", "look"]
     number: int = 0
     """Number that the answer repeats, because several programs may send commands to one proxy."""
     directions: list[Direction] = []
-    delay_ms: Annotated[float, msgspec.Meta(ge=0, le=DELAY_MAX_MS)] = 0.0
-
-
-class Count(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes that passed between two processes since the proxy started."""
-
-    dialler: str
-    acceptor: str
-    forward: int
-    back: int
+    delay_ms: float = 0.0
 
 
 class GateState(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +86,8 @@ class Passes(msgspec.Struct, frozen=True, kw_only=True):
     forward: GateState
     """State of the direction from the dialler to the acceptor. ``back`` is the opposite direction."""
     back: GateState
+    dialled: bool = False
+    """True if the dialler has opened a connection over this link."""
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +96,6 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     t_ns: int
     number: int = 0
     """Number of the command that is answered."""
-    counts: list[Count] = []
     passes: list[Passes] = []
 
 

@@ -7,9 +7,9 @@ process.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -20,7 +20,7 @@ import msgspec
 from routekeeper.bench.arms.interface import ArmKind, looked_at
 from routekeeper.bench.arms.layout import child_index, topic_path
 from routekeeper.bench.arms.servers import four_letters
-from routekeeper.bench.events import View, ViewState
+from routekeeper.bench.events import ViewState
 from routekeeper.bench.generator_config import is_versioned
 from routekeeper.bench.recorder import FLUSH_INTERVAL_NS, EventLog
 from routekeeper.bench.views import Views
@@ -102,14 +102,13 @@ class NameserverReader:
             self._streams = None
 
 
-def seen(views: Views, topic: str, shown: Shown, sent_ns: int) -> View | None:
-    """Note the route that a query has shown.
-
-    Return the row to record, or None if the previous query showed the same route.
-    """
+def note(log: EventLog, views: Views, topic: str, shown: Shown, sent_ns: int) -> None:
+    """Record the route that a query has shown, unless the previous query showed the same route."""
     state, brokers, version = shown
-    seen_ns = time.monotonic_ns()
-    return views.reading(topic, state, brokers=brokers, version=version, sent_ns=sent_ns, seen_ns=seen_ns)
+    now_ns = time.monotonic_ns()
+    row = views.reading(topic, state, brokers=brokers, version=version, sent_ns=sent_ns, seen_ns=now_ns)
+    if row is not None:
+        log.record(row)
 
 
 async def watch_nameserver(index: int, config: ObserverConfig, log: EventLog, views: Views) -> None:
@@ -118,9 +117,7 @@ async def watch_nameserver(index: int, config: ObserverConfig, log: EventLog, vi
         while True:
             for topic in config.topics:
                 sent_ns = time.monotonic_ns()
-                row = seen(views, topic, await reader.read(topic), sent_ns)
-                if row is not None:
-                    log.record(row)
+                note(log, views, topic, await reader.read(topic), sent_ns)
             await asyncio.sleep(config.period_s)
     finally:
         reader.close()
@@ -173,9 +170,7 @@ def watch_zookeeper(
         while not stopped.wait(config.period_s):
             for topic in config.topics:
                 sent_ns = time.monotonic_ns()
-                row = seen(views, topic, reader.read(topic), sent_ns)
-                if row is not None:
-                    log.record(row)
+                note(log, views, topic, reader.read(topic), sent_ns)
     finally:
         reader.close()
 
@@ -190,15 +185,12 @@ class Observer:
         self._views: list[Views] = []
         self._readers: list[asyncio.Task[None]] = []
 
-    def flush(self) -> None:
-        self._log.flush()
-
     def read(self) -> None:
         """Start reading routes over new connections."""
         if self._readers:
             return
         self._ending = threading.Event()
-        self._views = [Views("nameserver", index) for index in range(len(self._config.servers))]
+        self._views = [Views(index) for index in range(len(self._config.servers))]
         loop = asyncio.get_running_loop()
         self._readers = [loop.create_task(self._watch(index)) for index in range(len(self._views))]
 
@@ -235,7 +227,7 @@ async def observe(config: ObserverConfig) -> None:
         observer.read()
         print("observer ready", flush=True)
         while True:
-            observer.flush()
+            log.flush()
             try:
                 number = await asyncio.wait_for(wanted.get(), FLUSH_INTERVAL_NS / 1e9)
             except TimeoutError:
@@ -251,9 +243,7 @@ async def observe(config: ObserverConfig) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m routekeeper.bench.observer", description=__doc__)
-    parser.add_argument("config", type=Path, help="JSON file written by mqbench")
-    config = msgspec.json.decode(parser.parse_args().config.read_bytes(), type=ObserverConfig)
+    config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=ObserverConfig)
     set_up_logging(level="ERROR")
     asyncio.run(observe(config))
 

@@ -8,16 +8,14 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import psutil
 
 from routekeeper.bench.events import ProcessSample, Role
-from routekeeper.bench.links import DELAY_MAX_MS, Command, Count, Direction, Done, Link, Passes
 
 READY_MARK: Final = " ready"
 """Text in the line that one of our programs prints when it is ready to serve."""
@@ -145,21 +143,18 @@ class Process:
     def alive(self) -> bool:
         """Return True if the process runs. If the process has ended, reap it and record its end."""
         with self._ends:
-            return self._runs()
-
-    def _runs(self) -> bool:
-        if self.child is None or self.child.returncode is not None:
+            if self.child is None or self.child.returncode is not None:
+                return False
+            if os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+                return True
+            self._reap()
             return False
-        if os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
-            return True
-        self._reap()
-        return False
 
     @property
     def paused(self) -> bool:
         """Return True if the process runs and SIGSTOP has stopped it."""
         with self._ends:
-            if not self._runs():
+            if not self.alive:
                 return False
             assert self.child is not None
             options = os.WSTOPPED | os.WNOWAIT | os.WNOHANG
@@ -191,33 +186,30 @@ class Process:
         The recorded CPU time is exact, because it is read after the process has ended.
         """
         with self._ends:
-            return self._reaped()
-
-    def _reaped(self) -> int:
-        assert self.child is not None
-        if self.child.returncode is not None:
-            return self.child.returncode
-        os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOWAIT)
-        cpu_ns = _cpu_ns(self.child.pid)
-        code = self.child.wait()
-        if self.child.stdin is not None:
-            with contextlib.suppress(OSError):  # unsent input is lost, because the process has ended
-                self.child.stdin.close()
-        if cpu_ns is not None:
-            self.record(
-                ProcessSample(
-                    role=self.role,
-                    index=self.index,
-                    pid=self.child.pid,
-                    t_ns=time.monotonic_ns(),
-                    event="exit",
-                    cpu_ns=cpu_ns,
-                    rss_bytes=0,
-                    code=code,
-                    wanted=self._ending,
+            assert self.child is not None
+            if self.child.returncode is not None:
+                return self.child.returncode
+            os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOWAIT)
+            cpu_ns = _cpu_ns(self.child.pid)
+            code = self.child.wait()
+            if self.child.stdin is not None:
+                with contextlib.suppress(OSError):  # unsent input is lost, because the process has ended
+                    self.child.stdin.close()
+            if cpu_ns is not None:
+                self.record(
+                    ProcessSample(
+                        role=self.role,
+                        index=self.index,
+                        pid=self.child.pid,
+                        t_ns=time.monotonic_ns(),
+                        event="exit",
+                        cpu_ns=cpu_ns,
+                        rss_bytes=0,
+                        code=code,
+                        wanted=self._ending,
+                    )
                 )
-            )
-        return code
+            return code
 
     def signal(self, number: int) -> None:
         """Send a signal that is not meant to end the process."""
@@ -310,90 +302,4 @@ def sample_machine() -> ProcessSample:
     used = sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
     return ProcessSample(
         role="machine", index=0, pid=0, t_ns=time.monotonic_ns(), cpu_ns=round(used * 1e9), rss_bytes=0
-    )
-
-
-class ProxyProcess:
-    """The proxy's process, with methods that send commands to the proxy."""
-
-    def __init__(self, process: Process) -> None:
-        self.process = process
-        self._asking = threading.Lock()
-        self._number = 0
-        self._is_silent = False
-
-    def _do(self, command: Command) -> Done:
-        with self._asking:
-            self._write(command)
-            # The proxy may not have answered the last command ``look`` yet. In this case _answer() skips the
-            # late answer. So the next call of look() must send the command again.
-            self._is_silent = False
-            return self._answer(10.0)
-
-    def _write(self, command: Command) -> None:
-        child = self.process.child
-        assert child is not None
-        assert child.stdin is not None
-        self._number += 1
-        numbered = msgspec.structs.replace(command, number=self._number)
-        try:
-            child.stdin.write(msgspec.json.encode(numbered).decode() + "\n")
-            child.stdin.flush()
-        except OSError as error:
-            raise ClusterError(f"the proxy is gone: {error}\n{self.process.log_tail()}") from error
-
-    def _answer(self, timeout_s: float) -> Done:
-        """Return the answer to the last command. Skip answers to earlier commands."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            done = msgspec.json.decode(self.process.next_line(deadline), type=Done)
-            if done.number == self._number:
-                return done
-
-    def cut(self, directions: Iterable[Direction]) -> int:
-        """Cut these directions, each from its first to its second process. Return the instant in ns."""
-        return self._do(Command(do="cut", directions=list(directions))).t_ns
-
-    def heal(self) -> int:
-        """End all cuts. Return the instant in ns at which the cuts ended."""
-        return self._do(Command(do="heal")).t_ns
-
-    def delay(self, directions: Iterable[Direction], delay_ms: float) -> int:
-        """Delay the bytes of these directions. Return the instant in ns from which on the delay holds.
-
-        Raises:
-            ValueError: If the delay is out of range. The message names the delay and the range.
-        """
-        if not 0 <= delay_ms <= DELAY_MAX_MS:
-            raise ValueError(f"delay_ms={delay_ms:g} is out of range, allowed are 0 to {DELAY_MAX_MS:g}")
-        return self._do(Command(do="delay", directions=list(directions), delay_ms=delay_ms)).t_ns
-
-    def counts(self) -> list[Count]:
-        return self._do(Command(do="count")).counts
-
-    def look(self, timeout_s: float) -> list[Passes]:
-        """Return the present state of each link: open or cut, delay, and bytes passed.
-
-        If the last call timed out and the proxy has not answered yet, wait for the late answer, without a
-        new command.
-
-        Raises:
-            ClusterError: If the proxy does not answer within ``timeout_s``.
-        """
-        with self._asking:
-            if not self._is_silent:
-                self._write(Command(do="look"))
-            self._is_silent = True
-            passes = self._answer(timeout_s).passes
-            self._is_silent = False
-            return passes
-
-
-def network_process(links: Sequence[Link], folder: Path, python: str, record: Record) -> ProxyProcess:
-    """Return the proxy's process for these links, without starting it."""
-    path = folder / "links.json"
-    path.write_bytes(msgspec.json.encode(list(links)))
-    command = [python, "-m", "routekeeper.bench.proxy", str(path)]
-    return ProxyProcess(
-        Process(role="proxy", index=0, command=command, log=folder / "proxy.log", record=record, pipe_in=True)
     )

@@ -15,7 +15,6 @@ Delays are described in :mod:`routekeeper.bench.links`.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import ctypes
@@ -31,8 +30,9 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import uvloop
 
-from routekeeper.bench.links import Command, Count, Direction, Done, GateState, Link, Passes
+from routekeeper.bench.links import Command, Direction, Done, GateState, Link, Passes
 from routekeeper.remoting.transport.accepting import stop_accepting
 
 _CHUNK: Final = 64 * 1024
@@ -62,25 +62,20 @@ _ABSOLUTE: Final = 1
 
 
 class Alarm:
-    """Timers with a finer resolution than the event loop's timers, which have a resolution of 1 ms.
-
-    On Linux, the timers use timerfd. On a system without timerfd, the event loop's timers are used.
-    """
+    """Timers (Linux timerfd) with a finer resolution than the event loop's timers, which have 1 ms."""
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, asyncio.Future[None]]] = []
         self._numbers = itertools.count()
-        self._timer: int | None = None
-        self._coarse: asyncio.TimerHandle | None = None
+        self._timer = int(_LIBC.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
+
+    def start(self) -> None:
+        asyncio.get_running_loop().add_reader(self._timer, self._ring)
 
     async def until(self, due_s: float) -> None:
         """Wait until an instant of ``time.monotonic``, in seconds."""
         if due_s <= time.monotonic():
             return
-        if self._timer is None:
-            self._timer = _new_timer()
-            if self._timer is not None:
-                asyncio.get_running_loop().add_reader(self._timer, self._ring)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._due, (due_s, next(self._numbers), done))
         if self._due[0][2] is done:
@@ -88,39 +83,22 @@ class Alarm:
         await done
 
     def stop(self) -> None:
-        if self._timer is not None:
-            asyncio.get_running_loop().remove_reader(self._timer)
-            os.close(self._timer)
-            self._timer = None
+        asyncio.get_running_loop().remove_reader(self._timer)
+        os.close(self._timer)
 
     def _set(self, due_s: float) -> None:
-        if self._timer is not None:
-            value = _TIMER.pack(0, 0, *divmod(round(due_s * 1e9), 10**9))
-            _LIBC.timerfd_settime(self._timer, _ABSOLUTE, value, None)
-            return
-        if self._coarse is not None:
-            self._coarse.cancel()
-        loop = asyncio.get_running_loop()
-        self._coarse = loop.call_later(max(0.0, due_s - time.monotonic()), self._ring)
+        value = _TIMER.pack(0, 0, *divmod(round(due_s * 1e9), 10**9))
+        _LIBC.timerfd_settime(self._timer, _ABSOLUTE, value, None)
 
     def _ring(self) -> None:
-        if self._timer is not None:
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._timer, 8)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._timer, 8)
         while self._due and self._due[0][0] <= time.monotonic():
             done = heapq.heappop(self._due)[2]
             if not done.done():  # the waiting task may have been cancelled
                 done.set_result(None)
         if self._due:
             self._set(self._due[0][0])
-
-
-def _new_timer() -> int | None:
-    """Return the file descriptor of a new timer, or None if the system has no timerfd."""
-    if not hasattr(_LIBC, "timerfd_create"):
-        return None
-    timer = int(_LIBC.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
-    return timer if timer >= 0 else None
 
 
 class UnderWay:
@@ -238,10 +216,11 @@ class Proxy:
         self._doubt = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
-        self._dialled: dict[Direction, None] = {}
+        self._dialled: set[Direction] = set()
         self._alarm = Alarm()
 
     async def start(self) -> None:
+        self._alarm.start()
         await self._follow()
         self._watching = self._keep(self.watch())
 
@@ -266,21 +245,8 @@ class Proxy:
             self.heal()
         elif command.do == "delay":
             self.delay(command.directions, command.delay_ms)
-        now_ns = time.monotonic_ns()
-        if command.do == "look":
-            return Done(t_ns=now_ns, number=command.number, passes=self.look())
-        if command.do != "count":
-            return Done(t_ns=now_ns, number=command.number)
-        counts = [
-            Count(
-                dialler=dialler,
-                acceptor=acceptor,
-                forward=self._gate((dialler, acceptor)).bytes,
-                back=self._gate((acceptor, dialler)).bytes,
-            )
-            for dialler, acceptor in self._dialled
-        ]
-        return Done(t_ns=now_ns, number=command.number, counts=counts)
+        passes = self.look() if command.do == "look" else []
+        return Done(t_ns=time.monotonic_ns(), number=command.number, passes=passes)
 
     def look(self) -> list[Passes]:
         """Return the state of every link, including links that were never used."""
@@ -296,6 +262,7 @@ class Proxy:
                 acceptor=acceptor,
                 forward=self._gate((dialler, acceptor)).look(),
                 back=self._gate((acceptor, dialler)).look(),
+                dialled=(dialler, acceptor) in self._dialled,
             )
             for dialler, acceptor in ends
         ]
@@ -353,7 +320,7 @@ class Proxy:
                 dialler, begun = await _hello(link, reader)
             passage = Passage(dialler, link.acceptor, writer)
             self.passages.add(passage)
-            self._dialled[dialler, link.acceptor] = None
+            self._dialled.add((dialler, link.acceptor))
             forth, back = self._gate((dialler, link.acceptor)), self._gate((link.acceptor, dialler))
             # The connection exists only after TCP's handshake, whose three packets pass the link, two forward
             # and one back.
@@ -551,7 +518,7 @@ async def _said_until_open(gates: Sequence[Gate], reader: asyncio.StreamReader) 
 
 
 async def serve(links: list[Link]) -> None:
-    """Serve until stdin ends."""
+    """Carry these links until stdin ends."""
     proxy = Proxy(links)
     await proxy.start()
     loop = asyncio.get_running_loop()
@@ -564,16 +531,9 @@ async def serve(links: list[Link]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m routekeeper.bench.proxy", description=__doc__)
-    parser.add_argument("links", type=Path, help="JSON file: list of links")
-    links = msgspec.json.decode(parser.parse_args().links.read_bytes(), type=list[Link])
-    runner = asyncio.run
-    with contextlib.suppress(ImportError):
-        import uvloop
-
-        runner = uvloop.run
+    links = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=list[Link])
     with contextlib.suppress(KeyboardInterrupt):
-        runner(serve(links))
+        uvloop.run(serve(links))
 
 
 if __name__ == "__main__":

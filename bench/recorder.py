@@ -1,10 +1,8 @@
 """Writers of event files. Each write has whole lines only, so a killed process leaves no partial line."""
 
 import os
-import re
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 import msgspec
@@ -19,8 +17,6 @@ FLUSH_INTERVAL_NS: Final = 200_000_000
 
 REMARK_LENGTH_MAX: Final = 200
 """Largest number of recorded characters of a remark. Longer remarks are cut, to save disk space."""
-
-_PROCESS_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def short_remark(text: str) -> str:
@@ -86,13 +82,7 @@ class EventLog:
     """
 
     def __init__(self, folder: Path, process: str) -> None:
-        """Prepare to write to the existing folder ``folder``. Each file's name contains ``process``.
-
-        Raises:
-            ValueError: If ``process`` is not usable in a file name.
-        """
-        if _PROCESS_NAME.fullmatch(process) is None:
-            raise ValueError(f"process name {process!r}: allowed are 1 to 64 letters, digits, '_', '.', '-'")
+        """Prepare to write to the existing folder ``folder``. Each file's name contains ``process``."""
         self._folder = folder
         self._process = process
         self._recorders: dict[type[Event], Recorder] = {}
@@ -129,7 +119,5 @@ class EventLog:
     def __enter__(self) -> "EventLog":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -20,7 +20,6 @@ same place in its round, with the same seed. If a server ended by itself, or was
 not void. It counts as lost for its design.
 """
 
-import re
 import zlib
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -71,7 +70,6 @@ Durability = Literal["memory", "journal", "fsync"]
 Links = Literal["proxy", "kernel"]
 """Means by which links are cut: our proxy between the processes, or the kernel between network namespaces."""
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _LEVELS: Final = ("series", "scenario", "block", "arm")
 
 
@@ -193,13 +191,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_folder(out: Path, *, series: Series, scenario: str, block: int, arm: Arm) -> Path:
-    """Return the folder of a run below ``out``, without creating it.
-
-    Raises:
-        ValueError: If the scenario's name is not usable as a path component.
-    """
-    if _NAME.fullmatch(scenario) is None:
-        raise ValueError(f"scenario {scenario!r}: allowed are 1 to 64 letters, digits, '_', '.', '-'")
+    """Return the folder of a run below ``out``, without creating it."""
     return out / "runs" / f"series={series}" / f"scenario={scenario}" / f"block={block}" / f"arm={arm}"
 
 
@@ -260,7 +252,8 @@ def read_manifest(folder: Path) -> Manifest:
 def find_run_folders(roots: list[Path]) -> list[Path]:
     """Return all run folders at or below ``roots``, sorted by path, without duplicates and void attempts.
 
-    A root may be a run folder itself, ``OUT``, ``OUT/runs`` or any folder between. A run folder is recognised
+    A root may be a run folder itself, a comparison's folder (``OUT`` of ``--out OUT``),
+    or any folder between them. A run folder is recognised
     by its name, so that a folder without a manifest is found, too, and can be reported.
     """
     found: set[Path] = set()

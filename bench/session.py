@@ -138,7 +138,7 @@ class Session:
     def _void_if_it_fails(self) -> Iterator[None]:
         """End all processes if the code in the context fails.
 
-        If the harness failed or was interrupted, also set the runs aside as void.
+        If the harness failed or was interrupted, also set the runs aside, because their results do not count.
         """
         try:
             yield
@@ -171,7 +171,7 @@ class Session:
             self.cluster, self._chronicle, self._progress, start_ns=self._start_ns, over=self._over
         )
         director.start()
-        self._watch(lambda: not director.is_busy)
+        self._watch(lambda: not director.is_alive())
         slots = self._chronicle.slots
         end_ns = self._end_ns = slots[-1].end_ns if slots else time.monotonic_ns()
         self.cluster.say_end(end_ns)
@@ -186,7 +186,7 @@ class Session:
             return
         self._leave()
         self._progress(REST)
-        self._chronicle.begins(REST)
+        self._chronicle.scenario = REST
         self.cluster.observe(reading=False)
         self.cluster.measure_disk(time.monotonic_ns())
         begin_ns = time.monotonic_ns()

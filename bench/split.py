@@ -1,8 +1,9 @@
 """Distribution of one cluster's events to run folders, one for each scenario that the cluster has run.
 
 All processes write to one folder while the cluster runs. Afterwards each event goes to the run whose time
-contains the event's instant. An event before the first run, or between two runs, goes to the next run. After
-the last run, only views and deliveries are kept, because they show changes and messages of the last run.
+contains the event's instant. An event before the first run, or between two runs, goes to the next run. A view
+is an event with the route that a client or server shows. After the last run, only views and deliveries are
+kept, because they show changes and messages of the last run.
 
 Each run begins with a copy of every view and of every broker's state, so that it can be read without the
 other runs.
@@ -46,7 +47,10 @@ def split(spool: Path, slots: list[Slot]) -> None:
     for kind in FILE_PREFIX:
         for path in event_files(spool, kind):
             process = path.stem.partition("-")[2]
-            events = (msgspec.json.decode(line, type=kind) for line in path.read_bytes().splitlines())
+            lines = path.read_bytes().splitlines()
+            events: Iterable[Event] = (msgspec.json.decode(line, type=kind) for line in lines)
+            if kind in (View, Truth):  # events of other types keep the order of the file
+                events = sorted(events, key=instant_of)
             recorders: dict[int, Recorder] = {}
             for place, event in placed(events, slots):
                 if place not in recorders:
@@ -62,66 +66,34 @@ def placed(events: Iterable[Event], slots: list[Slot]) -> Iterator[tuple[int, Ev
     If a view or a broker's state lasts into a new slot, its event is yielded again for this slot.
     """
     ends = [slot.end_ns for slot in slots]
-    standing: dict[object, Event] = {}
+    standing: dict[object, View | Truth] = {}
     stated = 0
-    for event in _by_time(events):
+    for event in events:
         place = bisect.bisect_right(ends, instant_of(event))
         while stated < min(place, len(slots) - 1):
             stated += 1
-            for key in list(standing):
-                again = _again(standing[key], slots[stated].begin_ns)
-                if again is not None:
-                    yield stated, again
-        key = _key(event)
-        if key is not None:
-            standing[key] = event
+            for state in standing.values():
+                yield stated, _again(state, slots[stated].begin_ns)
+        # The state of a view or of a broker is valid until the next event with the same key.
+        match event:
+            case View(state="end"):
+                standing.pop((event.observer, event.index, event.topic), None)
+            case View():
+                standing[event.observer, event.index, event.topic] = event
+            case Truth(subject="broker"):
+                standing[event.broker] = event
         if place < len(slots):
             yield place, event
         # keep views and deliveries after the last run, because they show changes and messages of this run
         elif isinstance(event, (View, Delivery)):
             yield len(slots) - 1, event
     for rest in range(stated + 1, len(slots)):
-        for event in standing.values():
-            again = _again(event, slots[rest].begin_ns)
-            if again is not None:
-                yield rest, again
+        for state in standing.values():
+            yield rest, _again(state, slots[rest].begin_ns)
 
 
-def _by_time(events: Iterable[Event]) -> Iterator[Event]:
-    """Yield the events of a file: views and truths sorted by their instants, other events in file order."""
-    iterator = iter(events)
-    first = next(iterator, None)
-    if first is None:
-        return
-    if isinstance(first, (View, Truth)):
-        yield from sorted([first, *iterator], key=instant_of)
-    else:
-        yield first
-        yield from iterator
-
-
-def _key(event: Event) -> object | None:
-    """Return a key for the state that an event describes, or None if the event describes no state.
-
-    The state of a view or of a broker is valid until the next event with the same key.
-    """
-    match event:
-        case View():
-            return event.observer, event.index, event.topic
-        case Truth(subject="broker"):
-            return event.broker
-        case _:
-            return None
-
-
-def _again(event: Event, t_ns: int) -> Event | None:
-    """Return an event that describes the same state at another instant, or None if the state has ended."""
-    match event:
-        case View(state="end"):
-            return None
-        case View():
-            return msgspec.structs.replace(event, unseen_ns=None, seen_ns=t_ns)
-        case Truth():
-            return msgspec.structs.replace(event, t_ns=t_ns)
-        case _:
-            return None
+def _again(event: View | Truth, t_ns: int) -> View | Truth:
+    """Return an event that describes the same state at another instant."""
+    if isinstance(event, View):
+        return msgspec.structs.replace(event, unseen_ns=None, seen_ns=t_ns)
+    return msgspec.structs.replace(event, t_ns=t_ns)

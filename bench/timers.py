@@ -30,6 +30,9 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Return RocketMQ's lease of a broker in ms, divided by :attr:`divisor`."""
         return round(DOCUMENTED_MS["brokerLease"] / self.divisor)
 
+    def scan_ms(self) -> int:
+        return max(1, round(DOCUMENTED_MS["scanNotActiveBrokerInterval"] / self.divisor))
+
 
 #: RocketMQ's documented timers, in ms. Source: BrokerConfig, NamesrvConfig, ClientConfig of 5.3.
 DOCUMENTED_MS: Final = {

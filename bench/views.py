@@ -6,7 +6,7 @@ This module does no I/O and reads no clock.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from routekeeper.bench.events import Observer, View, ViewState
+from routekeeper.bench.events import View, ViewState
 
 
 @dataclass(slots=True)
@@ -17,10 +17,9 @@ class _Shown:
 
 
 class Views:
-    """The last route that one observer has read for each topic, and the time of this reading."""
+    """The last route that was read from one nameserver for each topic, and the time of this reading."""
 
-    def __init__(self, observer: Observer, index: int) -> None:
-        self._observer = observer
+    def __init__(self, index: int) -> None:
         self._index = index
         self._shown: dict[str, _Shown] = {}
 
@@ -42,7 +41,7 @@ class Views:
             return None
         self._shown[topic] = _Shown(value, sent_ns, seen_ns)
         return View(
-            observer=self._observer,
+            observer="nameserver",
             index=self._index,
             topic=topic,
             state=state,
@@ -56,5 +55,5 @@ class Views:
         """Yield one row for each topic, with the time of the topic's last reading."""
         for topic, shown in self._shown.items():
             yield View(
-                observer=self._observer, index=self._index, topic=topic, state="end", seen_ns=shown.seen_ns
+                observer="nameserver", index=self._index, topic=topic, state="end", seen_ns=shown.seen_ns
             )

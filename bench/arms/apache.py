@@ -18,9 +18,9 @@ from routekeeper.bench.arms.servers import StartedServers, java, server_names
 from routekeeper.bench.network import Network
 from routekeeper.bench.ports import free_ports
 from routekeeper.bench.processes import ClusterError, Record
-from routekeeper.bench.runfolder import Arm, Timer
+from routekeeper.bench.runfolder import Arm
 from routekeeper.bench.surroundings import cache_home
-from routekeeper.bench.timers import DOCUMENTED_MS, Timers, documented_timers
+from routekeeper.bench.timers import Timers
 
 RELEASE: Final = "5.3.3"
 _MAIN: Final = "org.apache.rocketmq.namesrv.NamesrvStartup"
@@ -115,7 +115,6 @@ class ApacheNameservers(StartedServers):
         super().__init__(arm, folder, timers, record, network)
         hosts = [network.host(name) for name in server_names(count)]
         self.clients = [f"{host}:{port}" for host, port in zip(hosts, free_ports(count), strict=True)]
-        scan_ms = max(1, round(DOCUMENTED_MS["scanNotActiveBrokerInterval"] / timers.divisor))
         class_path = JARS.class_path()
         for index, addr in enumerate(self.clients):
             home = self.data_of(index)
@@ -123,7 +122,7 @@ class ApacheNameservers(StartedServers):
             (home / "logback.xml").write_text(LOGBACK.format(file=home / "namesrv.log"))
             (home / "namesrv.properties").write_text(
                 f"listenPort={addr.rpartition(':')[2]}\nbindAddress={network.bind}\n"
-                f"scanNotActiveBrokerInterval={scan_ms}\n"
+                f"scanNotActiveBrokerInterval={timers.scan_ms()}\n"
             )
             command = [java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
             command += [f"-Duser.home={home}", f"-Drocketmq.home.dir={home}"]
@@ -139,9 +138,6 @@ class ApacheNameservers(StartedServers):
 
     def role(self, index: int) -> str:
         return "independent" if _listens(self.clients[index]) else "unknown"
-
-    def timers(self) -> dict[str, Timer]:
-        return documented_timers(self.given.divisor)
 
     def empty_disk(self, index: int) -> None:
         """Do nothing, because the nameserver keeps its routes in memory only."""

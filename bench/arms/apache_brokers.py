@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Final
 
 from routekeeper.bench.arms.apache import LOGBACK, RELEASE, Jars
 from routekeeper.bench.arms.interface import CLUSTER
-from routekeeper.bench.jre import JAVA_MAJOR_MIN
+from routekeeper.bench.jre import JAVA_MAJOR_MIN, java_major
 from routekeeper.bench.ports import HOST, free_ports
 from routekeeper.bench.processes import ClusterError
 
@@ -70,12 +69,6 @@ def missing() -> str | None:
     return JARS.missing()
 
 
-def javac_major(version_output: str) -> int | None:
-    """Return the major version in the output of ``javac -version``, or None if the output has no version."""
-    found = re.match(r"javac (?:1\.)?(\d+)", version_output)
-    return None if found is None else int(found[1])
-
-
 def _compiler() -> Path | None:
     """Return the path of a ``javac`` that is new enough, or None.
 
@@ -92,7 +85,7 @@ def _compiler_in(path: str) -> Path | None:
     if found is None:
         return None
     done = subprocess.run([found, "-version"], capture_output=True, text=True, check=False)
-    major = javac_major(done.stdout + done.stderr)
+    major = java_major(done.stdout + done.stderr)
     return Path(found).resolve() if major is not None and major >= JAVA_MAJOR_MIN else None
 
 
@@ -140,7 +133,12 @@ def broker_addr() -> str:
 
 
 def broker_command(home: Path, *, name: str, addr: str, servers: Sequence[str], period_ms: int) -> list[str]:
-    """Write a broker's settings file into ``home``, and return the broker's command line."""
+    """Write a broker's settings file into ``home``, and return the broker's command line.
+
+    Args:
+        servers: Addresses of the nameservers.
+        period_ms: Period in which the broker registers with the nameservers.
+    """
     port = int(addr.rpartition(":")[2])
     properties = {
         **_SETTINGS,

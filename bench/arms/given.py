@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from routekeeper.bench.arms.servers import Servers, is_ready, status_of
+from routekeeper.bench.arms.servers import Servers, status_of
 from routekeeper.bench.given import Given
-from routekeeper.bench.runfolder import Timer
-from routekeeper.bench.timers import Timers, documented_timers
+from routekeeper.bench.timers import Timers
 
 
 class GivenServers(Servers):
@@ -16,17 +15,7 @@ class GivenServers(Servers):
         self.clients = given.servers
         self.http = given.http
 
-    def ready(self) -> bool:
-        return all(map(is_ready, self.http))
-
-    def role(self, index: int) -> str:
-        return status_of(self.http[index]).get("role", "unknown") if self.http else "unknown"
-
     def modes(self) -> list[str]:
         """Return the mode (such as ``raft``) of each nameserver that reports its mode."""
         told = (status_of(http).get("mode") for http in self.http)
         return [mode for mode in told if mode is not None]
-
-    def timers(self) -> dict[str, Timer]:
-        """Return the timers of our clients and brokers only, because the servers' timers are not known."""
-        return documented_timers(self.given.divisor)

@@ -23,7 +23,8 @@ from routekeeper.remoting.transport import RPCHook
 
 CLUSTER: Final = "Bench"
 _BROKER: Final = re.compile(r"broker-(\d{1,2})|sim-(\d{1,6})")
-#: Lowest number of a broker whose name the benchmark did not choose. Such a number is a checksum of the name.
+#: Brokers whose names the benchmark did not choose have numbers from this number on. The number of such a
+#: broker is this value plus a checksum of its name.
 FOREIGN_FROM: Final = 1_000_000
 FOREIGN_COUNT: Final = 1_000_000_000
 
@@ -39,7 +40,6 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     servers: list[str]
     """Addresses of the nameservers or of ZooKeeper's servers, by index."""
-    http: list[str] = []
     brokers: dict[str, str] = {}
     """Maps the address that a broker announces to the address to which this side connects."""
 
@@ -64,8 +64,8 @@ class Listing:
 
     Attributes:
         topics: Number of queues by topic.
-        version: Number of changes that the broker has made so far. All changes concern the same topic, and
-            each change sets the topic's number of queues to ``version``.
+        version: Number of changes that the broker has made so far. All changes are changes of one topic. Each
+            change sets the number of queues of this topic to ``version``.
     """
 
     index: int
@@ -73,10 +73,6 @@ class Listing:
     topics: Mapping[str, int]
     version: int
     stamp: int = 0
-
-    @property
-    def name(self) -> str:
-        return broker_name(self.index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +154,7 @@ def broker_name(index: int) -> str:
 
 
 def broker_index(name: str) -> int | None:
-    """Return the number in a broker's name, or a checksum of a name without a number.
+    """Return the number in a broker's name, or :data:`FOREIGN_FROM` plus a checksum of any other name.
 
     Return None for an empty name.
     """
@@ -173,7 +169,12 @@ def broker_indexes(names: Iterable[str]) -> list[int]:
 
 
 def looked_at(route: TopicRouteData, *, target: int | None, attempts: int = 1) -> Looked:
-    """Return the route's brokers that have queues and an address, and the highest number of their queues."""
+    """Return the route's brokers that have queues and an address, and the highest number of their queues.
+
+    Args:
+        target: Index of the server that answered, or None if it is unknown.
+        attempts: Number of requests until the answer.
+    """
     with_addr = {data.broker_name for data in route.broker_datas if data.broker_addrs}
     queues = [data for data in route.queue_datas if data.broker_name in with_addr]
     return Looked(
@@ -186,7 +187,11 @@ def looked_at(route: TopicRouteData, *, target: int | None, attempts: int = 1) -
 
 
 def as_dialled(route: TopicRouteData, addrs: Mapping[str, str]) -> TopicRouteData:
-    """Return a copy of ``route`` in which the addresses of ``addrs`` replace the announced addresses."""
+    """Return a copy of ``route`` with the addresses that clients must dial.
+
+    Args:
+        addrs: Maps an announced address to the address that replaces it. Other addresses stay.
+    """
     return replace(
         route,
         broker_datas=tuple(

@@ -14,16 +14,23 @@ from functools import partial
 
 from routekeeper.bench.arms.interface import (
     CLUSTER,
+    Arm,
     ArmConfig,
     Listing,
     Looked,
     Side,
     Told,
     as_dialled,
+    broker_name,
     client_config,
     looked_at,
 )
-from routekeeper.bench.broker_registration import Registration, encode_registration, register, unregister
+from routekeeper.bench.broker_registration import (
+    Registration,
+    encode_registration,
+    encode_unregistration,
+    tell,
+)
 from routekeeper.bench.events import Outcome
 from routekeeper.bench.recorder import short_remark
 from routekeeper.client.blocking import Client
@@ -99,11 +106,13 @@ class RemotingArm:
         return RemotingClientSession(self.config, side, side.servers[first:] + side.servers[:first])
 
     def starting_client(self, side: Side, first: int) -> RemotingClientSession:
+        """Return a client whose first request goes to the server at index ``first``."""
         session = RemotingClientSession(self.config, side, side.servers)
         session.begin_with(first)
         return session
 
     def newcomer(self, side: Side, target: int, topic: str) -> Looked:
+        """Connect to one server as a new client, ask for one topic's route, and disconnect."""
         session = RemotingClientSession(self.config, side, [side.servers[target]])
         try:
             return replace(session.look_up(topic), target=target)
@@ -111,6 +120,8 @@ class RemotingArm:
             session.close()
 
     def producer_client(self, side: Side, user: int, *, seed: int, hooks: tuple[RPCHook, ...]) -> Client:
+        """Return our own client, which reads and refreshes routes at this design's servers."""
+
         def source(directory: Directory, topic: str, *, timeout_s: float | None) -> Operation[TopicRouteData]:
             return as_dialled(
                 (yield from ask_nameservers(directory, topic, timeout_s=timeout_s)), side.brokers
@@ -135,9 +146,10 @@ class RemotingBroker:
         self._last: Registration | None = None
 
     def announce(self, listing: Listing) -> list[Told]:
+        """Announce a change. Return the answers when every server has answered or failed."""
         self._last = Registration(
             cluster_name=CLUSTER,
-            broker_name=listing.name,
+            broker_name=broker_name(listing.index),
             broker_addr=listing.addr,
             topics=tuple(
                 TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
@@ -152,6 +164,7 @@ class RemotingBroker:
         )
 
     def heartbeat(self, listing: Listing) -> list[Told]:
+        """Announce the unchanged ``listing`` again, because the servers would otherwise drop the broker."""
         return self.announce(listing)
 
     def _tell(self, target: int, request: RemotingCommand) -> Told:
@@ -159,7 +172,7 @@ class RemotingBroker:
         outcome: Outcome = "ok"
         remark = None
         try:
-            self._client.run(register(self._side.servers[target], request, timeout_s=self._config.timeout_s))
+            self._client.run(tell(self._side.servers[target], request, timeout_s=self._config.timeout_s))
         except OutcomeUnknown as error:
             outcome, remark = "unknown", short_remark(str(error))
         except NotApplied as error:
@@ -173,7 +186,8 @@ class RemotingBroker:
         for addr in self._side.servers:
             if self._last is not None:
                 try:
-                    self._client.run(unregister(addr, self._last, timeout_s=self._config.timeout_s))
+                    request = encode_unregistration(self._last)
+                    self._client.run(tell(addr, request, timeout_s=self._config.timeout_s))
                 except (NotApplied, OutcomeUnknown):
                     # Ignore the error: the server removes the broker anyway when the connection closes.
                     pass
@@ -194,13 +208,14 @@ class RemotingClientSession:
         self._client = Client(client_config(config, order), hooks=(self._asked,))
 
     def begin_with(self, target: int) -> None:
-        """Send the first request to the server ``target``.
+        """Let the session send its first request to the server with the index ``target``.
 
         By default a RocketMQ client begins with a random nameserver.
         """
         self._client.core.directory.nameservers.answered(self._servers[target])
 
     def look_up(self, topic: str) -> Looked:
+        """Ask for a topic's route. If a server does not answer, ask the next server."""
         self._asked.count = 0
         try:
             route = self._client.route(topic)
@@ -213,3 +228,13 @@ class RemotingClientSession:
 
     def close(self) -> None:
         self._client.close()
+
+
+def threaded_arm(config: ArmConfig) -> Arm:
+    """Return the part of a design that clients use. Each of its calls blocks the calling thread."""
+    if config.kind == "zookeeper":
+        # Imported here, because only the design ZooKeeper needs kazoo.
+        from routekeeper.bench.arms.zookeeper import ZooKeeperArm
+
+        return ZooKeeperArm(config)
+    return RemotingArm(config)

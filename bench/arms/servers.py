@@ -27,7 +27,7 @@ from routekeeper.bench.network import Network
 from routekeeper.bench.ports import HOST, free_ports
 from routekeeper.bench.processes import READY_MARK, ArmLost, ClusterError, Process, Record
 from routekeeper.bench.runfolder import AGAIN, REAL, Arm, Durability, Timer
-from routekeeper.bench.timers import DOCUMENTED_MS, Timers, documented_timers
+from routekeeper.bench.timers import Timers, documented_timers
 from routekeeper.client.blocking import Client
 from routekeeper.client.config import ClientConfig
 from routekeeper.remoting.errors import RemotingError
@@ -48,7 +48,7 @@ _RAFT_ELECTION_MS: Final = 500.0
 _TICK_MS: Final = 2000.0
 
 
-class Servers(abc.ABC):
+class Servers:
     """Queries to the servers of a design.
 
     The harness or other people may have started the servers.
@@ -69,17 +69,17 @@ class Servers(abc.ABC):
         self.given = timers
         self.http = []
 
-    @abc.abstractmethod
     def ready(self) -> bool:
         """Return whether every server serves reads and writes."""
+        return all(map(is_ready, self.http))
 
-    @abc.abstractmethod
     def role(self, index: int) -> str:
         """Return a server's role: ``leader``, ``follower``, ``independent`` or ``unknown`` (no answer)."""
+        return status_of(self.http[index]).get("role", "unknown") if self.http else "unknown"
 
-    @abc.abstractmethod
     def timers(self) -> dict[str, Timer]:
-        """Return the value of every timer in this run and in the documentation."""
+        """Return the value of every known timer in this run and in the documentation."""
+        return documented_timers(self.given.divisor)
 
     def leader(self) -> int | None:
         """Return the index of the leader, or None if there is none."""
@@ -94,7 +94,7 @@ class Servers(abc.ABC):
                 return 0
 
 
-class StartedServers(Servers):
+class StartedServers(Servers, abc.ABC):
     """Servers whose processes the harness starts, so that faults can stop them."""
 
     def __init__(self, arm: Arm, folder: Path, timers: Timers, record: Record, network: Network) -> None:
@@ -105,7 +105,12 @@ class StartedServers(Servers):
         self._network = network
 
     def _add(self, command: Sequence[str], *, log: str, ready_mark: str = READY_MARK) -> None:
-        """Add the process of the next server, without starting it."""
+        """Add the process of the next server, without starting it.
+
+        Args:
+            log: Name of the file for the process's output.
+            ready_mark: Text that the process prints when it serves.
+        """
         index = len(self.processes)
         self.processes.append(
             Process(
@@ -144,9 +149,9 @@ class StartedServers(Servers):
         shutil.rmtree(self.data_of(index), ignore_errors=True)
 
 
-def fetch(url: str) -> tuple[int, bytes]:
+def fetch(url: str, timeout_s: float = 2.0) -> tuple[int, bytes]:
     try:
-        with OPENER.open(url, timeout=2) as reply:
+        with OPENER.open(url, timeout=timeout_s) as reply:
             return reply.status, reply.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -160,9 +165,9 @@ def is_ready(http: str) -> bool:
     return fetch(f"http://{http}/readyz")[0] == 200
 
 
-def status_of(http: str) -> dict[str, str]:
-    """Return the status of one of our nameservers, or an empty dict if it does not answer."""
-    status, body = fetch(f"http://{http}/v1/status")
+def status_of(http: str, timeout_s: float = 2.0) -> dict[str, str]:
+    """Return the status of one of our nameservers, or an empty dict if it does not answer in time."""
+    status, body = fetch(f"http://{http}/v1/status", timeout_s)
     return as_object(loads(body, ANSWER), "status") if status == 200 else {}
 
 
@@ -191,7 +196,7 @@ class Nameservers(StartedServers):
         identities: list[str] = []
         proof: list[str] = []
         settings = folder / "namesrv.properties"
-        settings.write_text(f"scanNotActiveBrokerInterval={self._scan_ms()}\n")
+        settings.write_text(f"scanNotActiveBrokerInterval={timers.scan_ms()}\n")
         if self.mode == "raft":
             self.durability = durability
             identities = network.members(dict(zip(server_names(count), bound, strict=True)))
@@ -218,9 +223,6 @@ class Nameservers(StartedServers):
                 command += ["--election-timeout-ms", str(timers.election_timeout_ms)]
             self._add(command, log=f"nameserver-{index}.log")
 
-    def _scan_ms(self) -> int:
-        return max(1, round(DOCUMENTED_MS["scanNotActiveBrokerInterval"] / self.given.divisor))
-
     def data_of(self, index: int) -> Path:
         return self.folder / f"nameserver-{index}"
 
@@ -237,14 +239,8 @@ class Nameservers(StartedServers):
         except KeyError:
             return None
 
-    def ready(self) -> bool:
-        return all(map(is_ready, self.http))
-
-    def role(self, index: int) -> str:
-        return status_of(self.http[index]).get("role", "unknown")
-
     def timers(self) -> dict[str, Timer]:
-        found = documented_timers(self.given.divisor)
+        found = super().timers()
         if self.mode == "raft":
             found["raftElectionTimeoutMs"] = Timer(
                 used_ms=self.given.election_timeout_ms,
@@ -351,7 +347,7 @@ class ZooKeepers(StartedServers):
         from kazoo.exceptions import KazooException
         from kazoo.handlers.threading import KazooTimeoutError
 
-        from routekeeper.bench.arms.zookeeper import connect
+        from routekeeper.bench.arms.zookeeper import connect, end
 
         client = connect([self.clients[index]], session_s=self.session_ms / 1000)
         try:
@@ -360,8 +356,7 @@ class ZooKeepers(StartedServers):
         except (KazooException, KazooTimeoutError):
             return 0
         finally:
-            client.stop()
-            client.close()
+            end(client)
 
     def role(self, index: int) -> str:
         for line in four_letters(self.clients[index], b"srvr").splitlines():
@@ -370,8 +365,7 @@ class ZooKeepers(StartedServers):
         return "unknown"
 
     def timers(self) -> dict[str, Timer]:
-        found = documented_timers(self.given.divisor)
-        poll = found["pollNameServerInterval"]
+        poll = super().timers()["pollNameServerInterval"]
         return {
             "sessionTimeout": Timer(
                 used_ms=self.session_ms,

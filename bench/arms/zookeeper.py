@@ -82,8 +82,8 @@ class Waits:
 
     Attributes:
         make: Makes kazoo's handler.
-        timeouts: Exceptions for an answer that does not come in time. kazoo's handler names one exception.
-            gevent raises a different exception that is not a subclass of ``Exception``.
+        timeouts: Exceptions that this way of waiting raises if an answer does not come in time. The exception
+            of gevent is not a subclass of ``Exception``, so ``except Exception`` would not catch it.
     """
 
     make: Callable[[], Any]
@@ -190,6 +190,12 @@ def connect(
         client, Reconnecting(reconnect_s, sleep=handler.sleep_func, ended=client._stopped.is_set), logger=log
     )
     return client
+
+
+def end(client: KazooClient) -> None:
+    """End a session and its connection, and free the client's resources."""
+    client.stop()
+    client.close()
 
 
 def judge(error: BaseException) -> Outcome:
@@ -308,8 +314,9 @@ class Standing:
     """One broker's ephemeral nodes: all wanted nodes, and the nodes that its present session has created.
 
     Args:
-        changed: Called when the client has a new session, which owns none of the broker's nodes. ``changed``
-            must not block.
+        changed: Called when the client has a new session, which owns none of the broker's nodes. kazoo
+            calls it in the thread of its connection, which reads no answers meanwhile. So ``changed`` must
+            not block.
     """
 
     def __init__(self, client: KazooClient, changed: Callable[[], object]) -> None:
@@ -371,7 +378,7 @@ class Standing:
         for path, data, result in creating:
             try:
                 result.get(timeout=left())
-            # The node exists because a former session created it, or an earlier call without an answer.
+            # A former session has created the node, or an earlier call that got no answer has created it.
             except NodeExistsError:
                 owner = self._client.get_async(path).get(timeout=left())[1].ephemeralOwner
                 if owner == (self._client.client_id or (None,))[0]:
@@ -409,7 +416,11 @@ class ZooKeeperArm:
         self.waits = waits
 
     def connected(self, side: Side, first: int) -> KazooClient:
-        """Return a started client. It tries to connect until a server answers."""
+        """Return a started client, which tries to connect until a server answers.
+
+        Args:
+            first: Index of the server to which the client tries to connect first.
+        """
         client = connect(side.servers, session_s=self.config.lease_ms / 1000, waits=self.waits, first=first)
         client.start_async()
         return client
@@ -432,8 +443,7 @@ class ZooKeeperArm:
             reader = Reader(client, self.config.timeout_s, self.waits, once=True)
             return look_up(reader, topic, target=target)
         finally:
-            client.stop()
-            client.close()
+            end(client)
 
     def producer_client(self, side: Side, user: int, *, seed: int, hooks: tuple[RPCHook, ...]) -> Client:
         session = self.connected(side, user)
@@ -512,8 +522,7 @@ class ZooKeeperRoutes(Client):
 
     def close(self) -> None:
         super().close()
-        self._session.stop()
-        self._session.close()
+        end(self._session)
 
 
 def look_up(reader: Reader, topic: str, *, target: int | None) -> Looked:
@@ -531,7 +540,6 @@ class ZooKeeperBroker:
     def __init__(self, arm: ZooKeeperArm, side: Side) -> None:
         self._arm = arm
         self._side = side
-        self._listing: Listing | None = None
         self._anew = False
         self._client: KazooClient | None = None
         self._standing: Standing
@@ -547,7 +555,6 @@ class ZooKeeperBroker:
 
     def announce(self, listing: Listing) -> list[Told]:
         client = self._start(listing)
-        self._listing = listing
         self._anew = False
         sent_ns = time.monotonic_ns()
         outcome: Outcome = "ok"
@@ -570,7 +577,11 @@ class ZooKeeperBroker:
         ]
 
     def heartbeat(self, listing: Listing) -> list[Told]:
-        """Create the nodes again that a lost session removed. ZooKeeper's own pings are the heartbeat."""
+        """Create the broker's nodes again if its session was lost, or if the last attempt failed.
+
+        Return the result of the new attempt, or an empty list if none is necessary. The heartbeats themselves
+        are ZooKeeper's own pings.
+        """
         return self.announce(listing) if self._anew else []
 
     def withdraw(self) -> None:
@@ -579,8 +590,7 @@ class ZooKeeperBroker:
 
     def close(self) -> None:
         if self._client is not None:
-            self._client.stop()
-            self._client.close()
+            end(self._client)
 
 
 class ZooKeeperClientSession:
@@ -596,8 +606,7 @@ class ZooKeeperClientSession:
         return replace(looked, target=server_of(self._client, self._side.servers))
 
     def close(self) -> None:
-        self._client.stop()
-        self._client.close()
+        end(self._client)
 
 
 def server_of(client: KazooClient, servers: list[str]) -> int | None:

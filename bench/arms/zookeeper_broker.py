@@ -15,7 +15,7 @@ from kazoo.exceptions import KazooException
 
 from routekeeper.bench.arms.interface import broker_index
 from routekeeper.bench.arms.layout import nodes_of
-from routekeeper.bench.arms.zookeeper import THREADS, Standing, connect
+from routekeeper.bench.arms.zookeeper import THREADS, Standing, connect, end
 from routekeeper.bench.events import SIMULATED_FROM
 from routekeeper.broker.__main__ import main
 from routekeeper.broker.config import NAMESRV_KEYS
@@ -97,11 +97,7 @@ class ZooKeeperAnnouncer:
             log.warning("unregistration failed error=%s: %s", type(error).__name__, error)
 
     async def close(self) -> None:
-        def end() -> None:
-            self._client.stop()
-            self._client.close()
-
-        await asyncio.to_thread(end)
+        await asyncio.to_thread(end, self._client)
 
 
 def announcer(

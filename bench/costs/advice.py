@@ -65,11 +65,12 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Product(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the calculation: ``unit_cost`` times ``number``, and times ``minutes`` unless that is 0.
+    """One line of the calculation: ``unit_cost`` times ``number`` gives ``product``.
 
     Attributes:
+        minutes: Third factor of the product. 0 means that there is no third factor.
         beyond: Text with the largest number of units that was measured. The text is empty if ``number`` is
-            not larger.
+            not larger than this number.
     """
 
     name: str
@@ -89,7 +90,7 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Total(msgspec.Struct, frozen=True, kw_only=True):
-    """The sum of a design's products for one quantity, such as CPU time.
+    """The sum of a design's lines (:class:`Product`) for one quantity, such as CPU time.
 
     Attributes:
         nothing: Units (such as topics) whose cost counts as 0, because it was not larger than the noise of
@@ -110,7 +111,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
         costs: Costs by design and quantity.
         answers: Minutes a year with wrong or missing answers, by design.
         decides: Two texts: the first is about CPU costs, the second about wrong answers. Each text shows the
-            product that differs most between the designs.
+            line of the calculation that differs most between the designs.
         mixture: Text on the accuracy of predictions for mixtures (brokers, topics and clients together).
         beyond: Warnings about inputs that are larger than any measured number, such as the number of brokers.
     """
@@ -237,7 +238,14 @@ def _products(costs: Costs, design: Design, of: Installation, quantity: Quantity
 
 
 def _product(
-    name: str, unit_cost: float, per: str, number: float, minutes: int, *, beyond: str = ""
+    name: str,
+    unit_cost: float,
+    per: str,
+    number: float,
+    minutes: int,
+    *,
+    beyond: str = "",
+    assumes: str = "",
 ) -> Product:
     """Return one line of the calculation.
 
@@ -253,6 +261,7 @@ def _product(
         minutes=minutes,
         product=round(rounded * times * (minutes or 1), 3),
         beyond=beyond,
+        assumes=assumes,
     )
 
 
@@ -299,20 +308,11 @@ def _answers(design: Design, of: Installation) -> Total:
 
 
 def _minutes(name: str, seconds: float, number: float, assumes: str) -> Product:
-    rounded, times = float(f"{seconds / 60:.4g}"), float(_number(number).replace(",", ""))
-    return Product(
-        name=name,
-        unit_cost=rounded,
-        per="minutes",
-        number=times,
-        minutes=0,
-        product=round(rounded * times, 3),
-        assumes=assumes,
-    )
+    return _product(name, seconds / 60, "minutes", number, 0, assumes=assumes)
 
 
 def _decides(totals: Mapping[Design, Total]) -> str:
-    """Return a text about the product that differs most between the designs: its values and assumptions."""
+    """Return the values and assumptions of the :class:`Product` that differs most between the designs."""
     by_name: dict[str, dict[Design, Product]] = {}
     for design, total in totals.items():
         for product in total.products:

@@ -7,7 +7,6 @@ the answers would cost CPU time that the load did not cause.
 from __future__ import annotations
 
 import contextlib
-import re
 import shutil
 import subprocess
 import time
@@ -19,20 +18,20 @@ import psutil
 
 from routekeeper.bench.arms.servers import fetch, four_letters
 from routekeeper.bench.costs.units import Design
+from routekeeper.bench.disk import figures
 from routekeeper.bench.group import class_histogram, cpu_s, live_bytes
 from routekeeper.bench.micro.raft.counters import Connection, moved, payloads
 from routekeeper.bench.micro.raft.systems import RouteKeeper, System, ZooKeeper
 from routekeeper.bench.micro.raft.timers import SERIES
 from routekeeper.bench.micro.storm.servers import Independent, factory_of
+from routekeeper.bench.processes import sample_machine
 
-#: Number of pairs (topic, broker) that the servers must be able to hold. Every run has fewer pairs. The
-#: nameserver's default limit (``tablePairsMax``) is higher, so a run does not raise the limit.
+#: Number of pairs (topic, broker) for which our nameservers are set up. Every run has fewer pairs. The number
+#: is below the nameserver's default limit (``tablePairsMax``), so the nameservers run with this default.
 PAIRS_MAX: Final = 100_000
 _CHUNK: Final = 1 << 16
 #: Longest time in seconds for which the harness asks a busy server for its number of syncs.
 _ANSWER_S: Final = 30.0
-_JOURNAL_WRITES: Final = re.compile(r"^mqnamesrv_raft_fsync_seconds_count ([0-9.e+]+)$", re.M)
-_SYNCS: Final = re.compile(r"^zk_cnt_fsynctime\t([0-9.]+)$", re.M)
 
 
 class CostsZooKeeper(ZooKeeper):
@@ -124,12 +123,14 @@ class Disk:
         """
         system = self._system
         if isinstance(system, ZooKeeper):
-            count = _SYNCS.search(four_letters(system.clients[index], b"mntr"))
+            name, text = "zk_cnt_fsynctime", four_letters(system.clients[index], b"mntr")
         elif isinstance(system, RouteKeeper):
-            count = _JOURNAL_WRITES.search(fetch(f"http://{system.http[index]}/metrics")[1].decode())
+            name = "mqnamesrv_raft_fsync_seconds_count"
+            text = fetch(f"http://{system.http[index]}/metrics")[1].decode()
         else:
             return 0
-        return None if count is None else int(float(count[1]))
+        count = figures(text.splitlines()).get(name)
+        return None if count is None else int(count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,12 +155,6 @@ def kernel_payloads() -> dict[Connection, int] | None:
     return payloads(lines.splitlines())
 
 
-def busy_s() -> float:
-    """Return the CPU time in s that all processes of the machine have used since the machine was started."""
-    times = psutil.cpu_times()
-    return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
-
-
 def read_before(system: System, disk: Disk) -> Reading:
     """Read the resources that the servers have used, at the start of a measurement.
 
@@ -169,7 +164,7 @@ def read_before(system: System, disk: Disk) -> Reading:
     return Reading(
         disk=written,
         connections=connections,
-        machine_s=busy_s(),
+        machine_s=sample_machine().cpu_ns / 1e9,
         cpu_s=[cpu_s(pid) for pid in system.pids],
         t=time.monotonic(),
     )
@@ -180,7 +175,8 @@ def read_after(system: System, disk: Disk) -> Reading:
 
     Read the CPU time first, so that the measurement does not include the CPU time of the other readings.
     """
-    t, used, machine = time.monotonic(), [cpu_s(pid) for pid in system.pids], busy_s()
+    t, used = time.monotonic(), [cpu_s(pid) for pid in system.pids]
+    machine = sample_machine().cpu_ns / 1e9
     connections = kernel_payloads()
     return Reading(t=t, cpu_s=used, machine_s=machine, connections=connections, disk=disk.read())
 

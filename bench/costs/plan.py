@@ -11,10 +11,10 @@ from typing import Final
 import msgspec
 
 from routekeeper.bench.costs.fit import ALONE, HELD_OUT
-from routekeeper.bench.costs.units import Design
+from routekeeper.bench.costs.units import Design, Numbers
 
 #: Seconds of RocketMQ's registerNameServerPeriod, and of its pollNameServerInterval. A measurement without
-#: events takes a multiple of this period.
+#: events takes a multiple of this period, so that each broker and each client sends equally many requests.
 PERIOD_S: Final = 30.0
 #: Number of topics of each broker while the cost of brokers is measured. One topic would be too few, because
 #: a nameserver handles a registration with one topic as a change of this topic.
@@ -23,28 +23,6 @@ TOPICS_OF_A_BROKER: Final = 2
 SETTLE_S: Final = 4.0
 #: Time in s to start and stop a design's servers, without the warm-up (:attr:`Plan.warm_s`).
 LIFE_S: Final[dict[Design, float]] = {"independent": 6.0, "raft": 7.0, "zookeeper": 13.0}
-
-
-class Base(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers of brokers and of topics per broker while the cost of clients or events is measured."""
-
-    brokers: int
-    topics: int
-
-
-class Mixture(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers of brokers, topics and clients, and events per second, that a run measures together.
-
-    This measurement is a test of the predictions that are made from the unit costs.
-    """
-
-    brokers: int
-    topics: int
-    polling: int
-    watching: int
-    changes: float
-    newcomers: float
-    lookups: float
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +61,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     warm_s: dict[Design, float]
     reads_heaps: bool
     lives: dict[str, list[str]]
-    base: Base
+    base: Numbers
     topic_brokers: int
     brokers: list[int]
     topics: list[int]
@@ -92,21 +70,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     changes: list[float]
     newcomers: list[float]
     lookups: list[float]
-    mixtures: list[Mixture]
+    mixtures: list[Numbers]
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class Step(Numbers, frozen=True, kw_only=True):
     """One measurement: the numbers of brokers, topics and clients, and the events that happen during it."""
 
     series: str
     seconds: float
-    brokers: int = 0
-    topics: int = 0
-    polling: int = 0
-    watching: int = 0
-    changes: float = 0.0
-    newcomers: float = 0.0
-    lookups: float = 0.0
     comes_back: bool = False
     """True if all brokers disconnect and register again in this step.
 
@@ -131,7 +102,7 @@ FULL: Final = Plan(
         "events": ["change", "newcomer", "lookup"],
         "mixtures": [*HELD_OUT],
     },
-    base=Base(brokers=12, topics=100),
+    base=Numbers(brokers=12, topics=100),
     topic_brokers=10,
     brokers=[50, 100, 200, 300],
     topics=[100, 250, 500, 1000],
@@ -141,8 +112,8 @@ FULL: Final = Plan(
     newcomers=[2.0, 4.0, 8.0, 16.0],
     lookups=[10.0, 20.0, 40.0, 80.0],
     mixtures=[
-        Mixture(brokers=12, topics=500, polling=20, watching=20, changes=1.0, newcomers=2.0, lookups=10.0),
-        Mixture(brokers=12, topics=200, polling=400, watching=100, changes=0.5, newcomers=8.0, lookups=40.0),
+        Numbers(brokers=12, topics=500, polling=20, watching=20, changes=1.0, newcomers=2.0, lookups=10.0),
+        Numbers(brokers=12, topics=200, polling=400, watching=100, changes=0.5, newcomers=8.0, lookups=40.0),
     ],
 )
 #: A short plan to try or to test the program. Its measurements are too short for meaningful figures.
@@ -161,7 +132,7 @@ QUICK: Final = Plan(
             *("change", "newcomer", "lookup", *HELD_OUT),
         ]
     },
-    base=Base(brokers=4, topics=10),
+    base=Numbers(brokers=4, topics=10),
     topic_brokers=3,
     brokers=[4, 8, 12, 16],
     topics=[10, 20, 30, 40],
@@ -171,8 +142,8 @@ QUICK: Final = Plan(
     newcomers=[10.0, 20.0, 30.0, 40.0],
     lookups=[10.0, 20.0, 30.0, 40.0],
     mixtures=[
-        Mixture(brokers=4, topics=12, polling=4, watching=4, changes=10.0, newcomers=10.0, lookups=10.0),
-        Mixture(brokers=4, topics=20, polling=15, watching=5, changes=10.0, newcomers=20.0, lookups=20.0),
+        Numbers(brokers=4, topics=12, polling=4, watching=4, changes=10.0, newcomers=10.0, lookups=10.0),
+        Numbers(brokers=4, topics=20, polling=15, watching=5, changes=10.0, newcomers=20.0, lookups=20.0),
     ],
 )
 
@@ -186,16 +157,6 @@ def steps(plan: Plan, life: str) -> list[Step]:
 
 
 def _steps(plan: Plan, series: str) -> list[Step]:
-    base = plan.base
-
-    def beside(**numbers: float) -> Step:
-        """Return a step with the brokers and topics of ``plan.base``, and with the fields in ``numbers``."""
-        seconds = plan.rest_many_s if series in ("polling", "watching") else plan.rate_s
-        return msgspec.convert(
-            {"series": series, "seconds": seconds, "brokers": base.brokers, "topics": base.topics} | numbers,
-            Step,
-        )
-
     match series:
         case "alone":
             return [Step(series=series, seconds=plan.alone_s)]
@@ -214,29 +175,15 @@ def _steps(plan: Plan, series: str) -> list[Step]:
                 Step(series=series, seconds=0.0, brokers=plan.topic_brokers, topics=count, comes_back=True)
                 for count in plan.topics
             ]
-        case "polling":
-            return [beside(polling=count) for count in plan.polling]
-        case "watching":
-            return [beside(watching=count) for count in plan.watching]
-        case "change":
-            return [beside(changes=rate) for rate in plan.changes]
-        case "newcomer":
-            return [beside(newcomers=rate) for rate in plan.newcomers]
-        case "lookup":
-            return [beside(lookups=rate) for rate in plan.lookups]
-    mixture = plan.mixtures[HELD_OUT.index(series)]
+        case _ if series in HELD_OUT:
+            mixture = plan.mixtures[HELD_OUT.index(series)]
+            return [Step(series=series, seconds=plan.rest_s, **msgspec.structs.asdict(mixture))]
+    is_rest = series in ("polling", "watching")
+    name = series if is_rest else f"{series}s"
+    seconds = plan.rest_many_s if is_rest else plan.rate_s
+    beside = msgspec.structs.asdict(plan.base)
     return [
-        Step(
-            series=series,
-            seconds=plan.rest_s,
-            brokers=mixture.brokers,
-            topics=mixture.topics,
-            polling=mixture.polling,
-            watching=mixture.watching,
-            changes=mixture.changes,
-            newcomers=mixture.newcomers,
-            lookups=mixture.lookups,
-        )
+        Step(series=series, seconds=seconds, **(beside | {name: number})) for number in getattr(plan, name)
     ]
 
 

@@ -15,15 +15,15 @@ import os
 import signal
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 import uvloop
 from kazoo.protocol.serialization import GetChildren, SetData
 
 from routekeeper.bench.arms.layout import child_index, master_path, topic_child, topic_path
+from routekeeper.bench.costs.units import Numbers
 from routekeeper.bench.storm.frames import (
     QUEUES,
     Topics,
@@ -79,18 +79,11 @@ class Plan(msgspec.Struct, kw_only=True):
     period_s: float
 
 
-class Command(msgspec.Struct, kw_only=True):
+class Command(Numbers, frozen=True, kw_only=True):
     """One command. The field ``do`` is the name of a method of :class:`Players`."""
 
     do: str
-    brokers: int = 0
-    topics: int = 0
-    polling: int = 0
-    watching: int = 0
     seconds: float = 0.0
-    changes: float = 0.0
-    newcomers: float = 0.0
-    lookups: float = 0.0
 
 
 class Counts(msgspec.Struct, kw_only=True):
@@ -101,27 +94,6 @@ class Counts(msgspec.Struct, kw_only=True):
     newcomers: int = 0
     lookups: int = 0
     bytes: list[int] = []
-
-
-class Counting:
-    """A transport that counts the bytes that are sent over it."""
-
-    def __init__(self, transport: asyncio.Transport, count: Callable[[int], None]) -> None:
-        self._transport = transport
-        self._count = count
-
-    def write(self, data: bytes) -> None:
-        self._count(len(data))
-        self._transport.write(data)
-
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
-
-    def abort(self) -> None:
-        self._transport.abort()
-
-    def close(self) -> None:
-        self._transport.close()
 
 
 class Line(Client[Any]):
@@ -135,9 +107,9 @@ class Line(Client[Any]):
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
         self.turn = asyncio.Lock()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        counting = Counting(cast(asyncio.Transport, transport), self._count)
-        super().connection_made(cast(asyncio.BaseTransport, counting))
+    def send(self, data: bytes) -> None:
+        self._count(len(data))
+        super().send(data)
 
     def data_received(self, data: bytes) -> None:
         self._count(len(data))
@@ -190,49 +162,12 @@ class Line(Client[Any]):
             raise Failed(f"server {self.server}: {answer.error}")
         return answer.body
 
-    def leave(self) -> None:
-        self.over = True
-        self.abort()
 
-
-class Routes(ABC):
-    """The requests that brokers and clients send. There is a subclass for each protocol."""
-
-    def __init__(self, players: Players) -> None:
-        self.players = players
-
-    @abstractmethod
-    def wire(self) -> Any: ...
-
-    @abstractmethod
-    def lanes(self, key: int) -> list[int]:
-        """Return the indexes of the servers to which a broker connects."""
-
-    @abstractmethod
-    async def register(self, broker: Broker) -> None: ...
-
-    @abstractmethod
-    async def change(self, broker: Broker, topic: int, queues: int) -> None: ...
-
-    @abstractmethod
-    async def look_up(self, line: Line, topic: int, *, watch: bool = False) -> None: ...
-
-    @abstractmethod
-    async def leave(self, line: Line) -> None: ...
-
-    async def keep(self, line: Line) -> None:  # noqa: B027  (nameservers need nothing)
-        """Keep a client's connection alive while the client sends no requests."""
-
-    @abstractmethod
-    def periodic(self, broker: Broker) -> tuple[float, Callable[[], Awaitable[None]]]:
-        """Return a broker's period in s and the action that the broker repeats in each period."""
-
-
-class Remoting(Routes):
+class Remoting:
     """RocketMQ's protocol. A broker registers with all nameservers, and a client asks one nameserver."""
 
     def __init__(self, players: Players) -> None:
-        super().__init__(players)
+        self.players = players
         self._tables: dict[int, Topics] = {}
         self._queries: dict[int, bytes] = {}
         self._changes: dict[tuple[int, int], Topics] = {}
@@ -241,6 +176,7 @@ class Remoting(Routes):
         return RemotingAnswers()
 
     def lanes(self, key: int) -> list[int]:
+        """Return the indexes of the servers to which a broker connects: all servers."""
         return list(range(len(self.players.plan.servers)))
 
     def _frame(self, broker: Broker, topics: Topics) -> tuple[bytes, ...]:
@@ -268,7 +204,7 @@ class Remoting(Routes):
     async def change(self, broker: Broker, topic: int, queues: int) -> None:
         """Register one topic with changed queues, as a real broker does.
 
-        Later heartbeats have the new version.
+        Each change increases the version of the broker's topics. Later heartbeats have this version, too.
         """
         broker.version += 1
         key = topic, queues
@@ -286,17 +222,22 @@ class Remoting(Routes):
             raise Failed(f"{topic_name(topic)}: an answer without brokers")
 
     async def leave(self, line: Line) -> None:
-        line.leave()
+        line.over = True
+        line.abort()
 
     def periodic(self, broker: Broker) -> tuple[float, Callable[[], Awaitable[None]]]:
+        """Return a broker's period in s and the action that the broker repeats in each period."""
         return self.players.plan.period_s, lambda: self._tell(broker, broker.frame)
 
 
-class Jute(Routes):
+class Jute:
     """ZooKeeper's protocol. Each broker and each client has one session.
 
     A broker's session owns the broker's ephemeral nodes.
     """
+
+    def __init__(self, players: Players) -> None:
+        self.players = players
 
     def wire(self) -> Any:
         return Session()
@@ -323,7 +264,11 @@ class Jute(Routes):
         await line.ask(line.wire.request(SetData(path, b"%d" % queues, -1)))
 
     async def look_up(self, line: Line, topic: int, *, watch: bool = False) -> None:
-        """Read a route as clients do: the topic's children, then each broker's queues and address."""
+        """Read a route as clients do: the topic's children, then each broker's queues and address.
+
+        Args:
+            watch: True to set a watch on each node that is read.
+        """
         parent = topic_path(topic_name(topic))
         body = await line.ask(line.wire.request(GetChildren(parent, watch)))
         asked = []
@@ -345,6 +290,7 @@ class Jute(Routes):
         line.abort()
 
     async def keep(self, line: Line) -> None:
+        """Keep a session alive while its client sends no requests."""
         line.send(line.wire.ping())
 
     def ping_s(self) -> float:
@@ -370,8 +316,8 @@ class Broker:
 class TopicWatcher(HttpWatcher):
     """A client that sends blocking queries for one topic's route, one after the other.
 
-    The server holds the first blocking query for ``first_s``, and each later query for ``period_s``, unless
-    the route changes earlier. Each client has a different ``first_s``, so the clients' queries do not
+    The server answers the first query after ``first_s``, and each later query after ``period_s``. When the
+    route changes, it answers at once. Each client has a different ``first_s``, so the clients' queries do not
     coincide.
     """
 
@@ -406,7 +352,7 @@ class Players:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.counts = Counts(bytes=[0] * len(plan.servers))
-        self._routes: Routes = Remoting(self) if plan.kind == "remoting" else Jute(self)
+        self._routes: Remoting | Jute = Remoting(self) if plan.kind == "remoting" else Jute(self)
         self._brokers: list[Broker] = []
         self._polling: list[Line] = []
         self._watching: list[Line] = []
@@ -611,7 +557,12 @@ class Players:
         return line
 
     async def _connect(self, wires: list[tuple[int, Any]], addresses: list[str] | None = None) -> list[Line]:
-        """Connect clients, evenly spread over the servers, and return their connections."""
+        """Connect clients, evenly spread over the servers, and return their connections.
+
+        Args:
+            wires: For each client, its number and its protocol.
+            addresses: Addresses of the servers; None for the plan's ``servers``.
+        """
         addresses = addresses or self.plan.servers
         lines: list[Line] = []
         for first in range(0, len(wires), AT_ONCE):
@@ -627,22 +578,18 @@ class Players:
         for line in lines:
             line.over = True
         for first in range(0, len(lines), AT_ONCE):
-            part = lines[first : first + AT_ONCE]
-            if self.plan.kind == "remoting":
-                for line in part:
-                    line.leave()
-            else:
-                await asyncio.gather(*map(self._routes.leave, part))
+            await asyncio.gather(*map(self._routes.leave, lines[first : first + AT_ONCE]))
 
     def _keep(self, key: int, line: Line) -> None:
-        if isinstance(self._routes, Jute):
-            self._every(self._routes.ping_s(), key, lambda: self._routes.keep(line))
+        routes = self._routes
+        if isinstance(routes, Jute):
+            self._every(routes.ping_s(), key, lambda: routes.keep(line))
 
     def _every(self, period_s: float, key: int, act: Callable[[], Awaitable[None]]) -> None:
         self._tasks.append(asyncio.create_task(self._repeat(period_s, key, act)))
 
     async def _repeat(self, period_s: float, key: int, act: Callable[[], Awaitable[None]]) -> None:
-        """Call an action once in each period, at a phase that depends on the key."""
+        """Call ``act`` once in each period, at a time in the period that follows from the number ``key``."""
         due = time.monotonic() + (key * _GOLDEN % 1.0) * period_s
         while True:
             await asyncio.sleep(max(0.0, due - time.monotonic()))

@@ -5,7 +5,7 @@ This module does no I/O and reads no clock.
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -45,6 +45,30 @@ QUANTITY_WORDS: Final[dict[Quantity, tuple[str, float, str]]] = {
     "memory_bytes": ("memory of the three servers", 1e6, "MB"),
 }
 """Maps a quantity to its name, to the number by which a printed value is divided, and to the printed unit."""
+
+#: The field of :class:`Row` that counts a unit.
+_COUNTED: Final[dict[Unit, str]] = {
+    "broker": "brokers",
+    "topic": "pairs",
+    "polling": "polling",
+    "watching": "watching",
+    "registration": "registrations",
+    "change": "changes",
+    "newcomer": "newcomers",
+    "lookup": "lookups",
+}
+
+
+class Numbers(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Numbers of brokers, of topics of each broker, of clients, and of events a second, at the same time."""
+
+    brokers: int = 0
+    topics: int = 0
+    polling: int = 0
+    watching: int = 0
+    changes: float = 0.0
+    newcomers: float = 0.0
+    lookups: float = 0.0
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,23 +120,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     def count(self, unit: Unit) -> float:
         """Return the number of brokers, topics or clients, or the number of events per minute."""
-        match unit:
-            case "broker":
-                return self.brokers
-            case "topic":
-                return self.pairs
-            case "polling":
-                return self.polling
-            case "watching":
-                return self.watching
-            case "registration":
-                return self._a_minute(self.registrations)
-            case "change":
-                return self._a_minute(self.changes)
-            case "newcomer":
-                return self._a_minute(self.newcomers)
-            case "lookup":
-                return self._a_minute(self.lookups)
+        count: int = getattr(self, _COUNTED[unit])
+        return self._a_minute(count) if unit in EVENTS else count
 
     def use(self, quantity: Quantity) -> float | None:
         """Return how much of a resource all servers together use.
@@ -120,19 +129,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         The unit is CPU seconds, bytes or syncs per minute; for memory it is bytes. Return None if the use was
         not counted.
         """
-        match quantity:
-            case "cpu_s":
-                return self._a_minute(sum(self.cpu_s))
-            case "network_bytes":
-                if self.members_bytes is None:
-                    return None
-                return self._a_minute(sum(self.members_bytes) + sum(self.clients_bytes))
-            case "disk_bytes":
-                return None if self.disk_bytes is None else self._a_minute(sum(self.disk_bytes))
-            case "syncs":
-                return None if self.syncs is None else self._a_minute(sum(self.syncs))
-            case "memory_bytes":
-                return float(sum(self.memory_bytes))
+        if quantity == STANDING:
+            return float(sum(self.memory_bytes))
+        network = self.members_bytes, self.clients_bytes
+        of_servers: Any = network if quantity == "network_bytes" else (getattr(self, quantity),)
+        return None if None in of_servers else self._a_minute(sum(map(sum, of_servers)))
 
     def _a_minute(self, value: float) -> float:
         return value * 60.0 / self.seconds

@@ -13,7 +13,6 @@ a given server first. The process ends when stdin ends.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import sys
@@ -24,8 +23,8 @@ from typing import Final
 
 import msgspec
 
-from routekeeper.bench.arms.interface import Arm, ArmConfig, ClientSession, Side, looked_at
-from routekeeper.bench.arms.remoting import LastAsked, RemotingArm
+from routekeeper.bench.arms.interface import Arm, ClientSession, Side, looked_at
+from routekeeper.bench.arms.remoting import LastAsked, threaded_arm
 from routekeeper.bench.chance import stream
 from routekeeper.bench.events import Operation, View
 from routekeeper.bench.play.heard import ClientsConfig, Heard, reconnecting
@@ -34,16 +33,6 @@ from routekeeper.remoting.output import set_up_logging
 READY: Final = "clients ready"
 _NS: Final = 1_000_000_000
 _LOG = logging.getLogger(__name__)
-
-
-def arm_of(config: ArmConfig) -> Arm:
-    """Return the part of a design that clients use. Each of its calls blocks the calling thread."""
-    if config.kind == "zookeeper":
-        # Imported here, because only the design ZooKeeper needs kazoo.
-        from routekeeper.bench.arms.zookeeper import ZooKeeperArm
-
-        return ZooKeeperArm(config)
-    return RemotingArm(config)
 
 
 class Teller:
@@ -181,7 +170,7 @@ class Asker(threading.Thread):
 
 def serve(config: ClientsConfig) -> None:
     """Start all clients, and execute the commands on stdin until stdin ends."""
-    arm, teller = arm_of(config.arm), Teller()
+    arm, teller = threaded_arm(config.arm), Teller()
     askers = [Asker(number, arm, side, config, teller) for number, side in enumerate(config.arm.sides)]
     for asker in askers:
         asker.start()
@@ -197,9 +186,7 @@ def serve(config: ClientsConfig) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m routekeeper.bench.play.clients", description=__doc__)
-    parser.add_argument("config", type=Path, help="JSON file written by mqbench")
-    config = msgspec.json.decode(parser.parse_args().config.read_bytes(), type=ClientsConfig)
+    config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=ClientsConfig)
     set_up_logging(level="ERROR")
     serve(config)
 

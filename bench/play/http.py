@@ -15,15 +15,15 @@ import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 from aiohttp import web
 
-from routekeeper.bench.play.hub import Full, Hub
-from routekeeper.bench.play.model import Done, Order, Refusal, Saved, State
-from routekeeper.bench.play.picture import ChangeLog
-from routekeeper.bench.play.play import BadOrder, NotSaved, TooMany
+from routekeeper.bench.play.hub import Full
+from routekeeper.bench.play.model import Order, Refusal
+from routekeeper.bench.play.play import BadOrder, NotSaved, Playground, TooMany
+from routekeeper.bench.play.replay import Replay
 from routekeeper.remoting.addresses import split_address
 from routekeeper.remoting.errors import LocalProtocolError
 
@@ -41,20 +41,6 @@ PUBLISHED: Final = _ROOT / "docs" / "results" / "full"
 _POLICY: Final = "default-src 'self'; img-src 'self' data:"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-class Served(Protocol):
-    """A session that the program shows, which is a running session or a saved session."""
-
-    hub: Hub
-    log: ChangeLog
-
-    @property
-    def state(self) -> State: ...
-
-    async def order(self, order: Order) -> Done: ...
-
-    async def save(self) -> Saved: ...
 
 
 def is_own_host(host: str | None) -> bool:
@@ -130,7 +116,7 @@ async def _say_headers(request: web.Request, response: web.StreamResponse) -> No
 class Pages:
     """The handlers of HTTP requests for one session."""
 
-    def __init__(self, served: Served) -> None:
+    def __init__(self, served: Playground | Replay) -> None:
         self._served = served
 
     def application(self) -> web.Application:
@@ -175,7 +161,7 @@ class Pages:
                 try:
                     async with asyncio.timeout(
                         COMMENT_S
-                    ):  # wait_for() of Python 3.11 may lose a cancellation
+                    ):  # do not use wait_for(): in Python 3.11 it may lose a cancellation
                         message = await watcher.next()
                 except TimeoutError:
                     message = b":\n\n"

@@ -1,7 +1,8 @@
 """The playground, which runs all designs, logs changes, executes the page's commands and saves sessions.
 
 A :class:`Stage` has one design's processes, and threads that observe these processes. The threads pass their
-observations to the event loop through :class:`_Seen`. All other code of this module runs on that loop.
+observations to the event loop through :meth:`Playground.post`. All other code of this module runs on that
+loop.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,6 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from routekeeper.bench.play.heard import Heard
 from routekeeper.bench.play.hub import Hub
 from routekeeper.bench.play.model import (
     Change,
@@ -32,11 +32,10 @@ from routekeeper.bench.play.model import (
     Saved,
     State,
     Tick,
-    Usage,
 )
 from routekeeper.bench.play.orders import CLIENTS, DIVISORS, FAULTS, in_words, named, problem_of
 from routekeeper.bench.play.picture import ChangeLog
-from routekeeper.bench.play.scene import Happened, Look, Reading, Scene
+from routekeeper.bench.play.scene import Happened, Scene
 from routekeeper.bench.play.stage import Stage, plan_of
 from routekeeper.bench.processes import ArmLost, ClusterError
 from routekeeper.bench.schedule import SessionPlan
@@ -74,65 +73,10 @@ class _Running:
     """
 
     name: DesignName
-    stage: Stage
-    scene: Scene | None
-    lock: asyncio.Lock
+    stage: Stage = field(init=False)
+    scene: Scene | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     phase: str = "starting"
-
-
-class _Seen:
-    """A receiver that passes the observations of a stage's threads to the event loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, playground: Playground, name: DesignName) -> None:
-        self._loop = loop
-        self._playground = playground
-        self._name = name
-        self.running: _Running | None = None
-
-    def _post(self, take: Callable[[_Running, Scene], Iterable[Happened]]) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._take, take)
-        except RuntimeError:
-            pass  # the loop has ended, so no page is open that could show the observation
-
-    def _take(self, take: Callable[[_Running, Scene], Iterable[Happened]]) -> None:
-        running = self.running
-        if running is not None and running.scene is not None and self._playground.is_shown(running):
-            self._playground.happened(running, take(running, running.scene))
-
-    def looked(self, look: Look) -> None:
-        self._post(lambda running, scene: scene.look(look))
-
-    def read(self, server: str, reading: Reading) -> None:
-        self._post(lambda running, scene: scene.read(server, reading))
-
-    def heard(self, heard: Heard) -> None:
-        def take(running: _Running, scene: Scene) -> Iterable[Happened]:
-            if heard.operation is not None:
-                scene.answered(heard.operation)
-            return scene.kept(heard.view) if heard.view is not None else ()
-
-        self._post(take)
-
-    def used(self, usage: Usage) -> None:
-        def take(running: _Running, scene: Scene) -> Iterable[Happened]:
-            scene.usage = usage
-            return ()
-
-        self._post(take)
-
-    def made(self, topic: str, broker: str, begun_ns: int, acked_ns: int) -> None:
-        def take(running: _Running, scene: Scene) -> Iterable[Happened]:
-            return scene.made(topic, broker, begun_ns=begun_ns, acked_ns=acked_ns)
-
-        self._post(take)
-
-    def lost(self, reason: str) -> None:
-        def take(running: _Running, scene: Scene) -> Iterable[Happened]:
-            self._playground.lost(running, reason)
-            return ()
-
-        self._post(take)
 
 
 class Playground:
@@ -186,7 +130,7 @@ class Playground:
 
     @property
     def state(self) -> State:
-        """The state of all designs at the present instant, as the page shows it."""
+        """The present state of the compared clusters (one for each design), as the page shows it."""
         return msgspec.structs.replace(self.log.now, at_ms=self.now_ms(), designs=self._designs_now())
 
     def _designs_now(self) -> list[Design]:
@@ -221,9 +165,31 @@ class Playground:
         self.hub.change(numbered)
         return numbered
 
-    def happened(self, running: _Running, things: Iterable[Happened]) -> None:
-        """Log and send the changes of a design's shown state, and record the facts about brokers."""
-        for each in things:
+    def post(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        running: _Running,
+        take: Callable[[Scene], Iterable[Happened]],
+    ) -> None:
+        """Let the event loop call ``take``, which changes the design's shown state by an observation.
+
+        A thread that observes the design calls this method. ``take`` returns the resulting changes and facts.
+        """
+        try:
+            loop.call_soon_threadsafe(self._happened, running, take)
+        except RuntimeError:
+            pass  # the loop has ended, so no page is open that could show the observation
+
+    def _happened(self, running: _Running, take: Callable[[Scene], Iterable[Happened]]) -> None:
+        """Log and send the changes that ``take`` returns, and record its facts about brokers.
+
+        A fact says, for example, that a broker went down. The session's event files contain the facts.
+        """
+        if running.scene is None or not self.is_shown(running):
+            return
+        for each in take(running.scene):
+            if each.lost:
+                self._lose(running, each.lost)
             if each.change is not None:
                 self.change(each.change)
             if each.fact is not None:
@@ -263,9 +229,8 @@ class Playground:
                 seed=1,
                 command=("mqbench", "play"),
             )
-            seen = _Seen(loop, self, name)
-            running = _Running(name=name, stage=Stage(name, given, seen), scene=None, lock=asyncio.Lock())
-            seen.running = running
+            running = _Running(name)
+            running.stage = Stage(name, given, partial(self.post, loop, running))
             self._running.append(running)
             starting.append(asyncio.create_task(self._start(running)))
         self._starting = starting
@@ -303,7 +268,7 @@ class Playground:
         self.change(Change(id=0, at_ms=0, designs=everybody))
         await self._in_thread(stage.watch)
 
-    def lost(self, running: _Running, reason: str) -> None:
+    def _lose(self, running: _Running, reason: str) -> None:
         """End a design, and show it as failed, because one of the threads that observe it has ended."""
         if running.phase == "running" and not self._ending:
             running.phase = "failed"

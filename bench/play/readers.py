@@ -10,7 +10,7 @@ import json
 import re
 import time
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from routekeeper.bench.arms.interface import broker_name
 from routekeeper.bench.arms.layout import IDS, child_index, topic_path
@@ -29,15 +29,6 @@ _OK: Final = 200
 _NOT_FOUND: Final = 404
 
 
-class Reader(Protocol):
-    """Reader of one server's state."""
-
-    def read(self, topics: Sequence[str]) -> Reading:
-        """Return the server's present state. Each request waits ``SILENT_S`` seconds at most."""
-
-    def close(self) -> None: ...
-
-
 class Silent(Exception):
     """A nameserver answered with an HTTP status other than 200 (OK) and 404 (not found)."""
 
@@ -50,6 +41,7 @@ class NameserverReader:
         self._connection: http.client.HTTPConnection | None = None
 
     def read(self, topics: Sequence[str]) -> Reading:
+        """Return the server's present state. Each request waits ``SILENT_S`` seconds at most."""
         sent_ns = time.monotonic_ns()
         try:
             status = self._get("/v1/status")

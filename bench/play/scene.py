@@ -80,9 +80,14 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happened:
-    """A change of the shown state, or a fact about a broker that the session writes to its event files."""
+    """A change of the shown state, or a fact about a broker that the session writes to its event files.
+
+    Attributes:
+        lost: Text that says why nobody observes the design any more.
+    """
 
     change: Change | None = None
+    lost: str = ""
     broker: str = ""
     fact: Fact | None = None
     t_ns: int = 0
@@ -200,7 +205,8 @@ class Scene:
                 yield from self._clients_live(life)
         yield from self._pass(look)
         yield from self._judge(look.begin_ns)
-        yield from self._judge_cached(look.end_ns)
+        for mine in self._clients.values():
+            yield from self._keep(mine, look.end_ns)
 
     def _server_lives(self, name: str, life: Life, pid: int | None) -> Iterator[Happened]:
         before = self._servers[name]
@@ -323,7 +329,11 @@ class Scene:
 
     # -- answers that clients received --------------------------------------------------------------------
 
-    def answered(self, operation: Operation) -> None:
+    def used(self, usage: Usage) -> tuple[Happened, ...]:
+        self.usage = usage
+        return ()
+
+    def answered(self, operation: Operation) -> tuple[Happened, ...]:
         """Store an answer that a client received, until it can be judged.
 
         To judge the answer, the scene needs the true states of processes and links until the instant of the
@@ -331,6 +341,7 @@ class Scene:
         """
         if len(self._pending) < PENDING_MAX:
             self._pending.append(operation)
+        return ()
 
     def _judge(self, known_until_ns: int) -> Iterator[Happened]:
         ready = [each for each in self._pending if each.done_ns <= known_until_ns]
@@ -383,10 +394,6 @@ class Scene:
         mine.cached[view.topic] = brokers, self._ms(view.seen_ns)
         yield from self._keep(mine, view.seen_ns)
 
-    def _judge_cached(self, now_ns: int) -> Iterator[Happened]:
-        for mine in self._clients.values():
-            yield from self._keep(mine, now_ns)
-
     def _keep(self, mine: _Client, now_ns: int) -> Iterator[Happened]:
         cached = [
             Cached(
@@ -407,7 +414,7 @@ class Scene:
     def count_from(self, at_ms: int) -> None:
         """Reset the counters, so that they count only answers that clients received at ``at_ms`` or later.
 
-        If an answer was judged before this call, it counts, too, as long as the scene keeps its verdict.
+        Such an answer counts even if it was judged before this call, as long as the scene stores its verdict.
         """
         self.counters = Counters(since_ms=at_ms)
         for done_ms, verdict in self._verdicts:

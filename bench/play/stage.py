@@ -13,24 +13,25 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from routekeeper.bench.arms.servers import wait_until
 from routekeeper.bench.cluster import Cluster, Record
-from routekeeper.bench.events import Event, Fault, LinkSample, ProcessSample, ViewState
+from routekeeper.bench.events import Event, Fault, ProcessSample, ViewState
 from routekeeper.bench.links import Direction, Passes
 from routekeeper.bench.plan import Load, Plan, Scenario, SeriesPlan
 from routekeeper.bench.play.clients import READY
 from routekeeper.bench.play.heard import ClientsConfig, Heard, reconnect_line
 from routekeeper.bench.play.model import DesignName, Life, Order, Outcome, Result, Usage
 from routekeeper.bench.play.orders import BROKERS, CLIENTS, FAULTS, HEALING, SERVERS, directions, in_words
-from routekeeper.bench.play.readers import NameserverReader, Reader, ZooKeeperReader
-from routekeeper.bench.play.scene import Look, Reading
+from routekeeper.bench.play.readers import NameserverReader, ZooKeeperReader
+from routekeeper.bench.play.scene import Happened, Look, Reading, Scene
 from routekeeper.bench.processes import ClusterError, Process, allow_connections
 from routekeeper.bench.recorder import EventLog
 from routekeeper.bench.schedule import SessionPlan
@@ -93,7 +94,8 @@ def plan_of(divisor: float) -> Plan:
             send_once_per_s=0.0,
             change_per_s=0.0,
             lookup_clients=len(CLIENTS),
-            # Half of the clients, because a run's manifest counts two observed clients for each send client.
+            # A run's manifest counts two clients for each send client. With this half, it counts every client
+            # once.
             send_clients=len(CLIENTS) // 2,
             sim_brokers=0,
             observed_sims=0,
@@ -183,7 +185,7 @@ class PlayedSession(Session):
         super().__init__(given, lambda step: None, PlayCluster)
         self._bytes = 0
         self.is_recorded = True
-        self._views = [Views("nameserver", index) for index in range(given.plan.servers)]
+        self._views = [Views(index) for index in range(given.plan.servers)]
         self._faults: list[Fault] = []
 
     def begin(self) -> None:
@@ -311,20 +313,9 @@ def _state(reading: Reading, brokers: Sequence[int]) -> ViewState:
     return "routed" if brokers else "absent"
 
 
-class Sink(Protocol):
-    """A receiver of the observations of one design's processes. The observing threads call its methods."""
-
-    def looked(self, look: Look) -> None: ...
-
-    def read(self, server: str, reading: Reading) -> None: ...
-
-    def heard(self, heard: Heard) -> None: ...
-
-    def used(self, usage: Usage) -> None: ...
-
-    def made(self, topic: str, broker: str, begun_ns: int, acked_ns: int) -> None: ...
-
-    def lost(self, reason: str) -> None: ...
+#: The observing threads call this to report an observation. The argument is a function that applies the
+#: observation to a design's state (:class:`Scene`) and returns the changes for the page.
+Post = Callable[[Callable[[Scene], Iterable[Happened]]], object]
 
 
 class Stage:
@@ -334,11 +325,11 @@ class Stage:
         topics: Topics in the order in which they were created.
     """
 
-    def __init__(self, name: DesignName, given: SessionPlan, sink: Sink) -> None:
+    def __init__(self, name: DesignName, given: SessionPlan, post: Post) -> None:
         self.name = name
         self.topics = [FIRST_TOPIC]
         self.life = PlayedSession(given, self._sampled)
-        self._sink = sink
+        self._post = post
         self._over = threading.Event()
         self._looking = threading.Lock()
         self._looked_ns = 0
@@ -366,7 +357,7 @@ class Stage:
         made_ns = self._looked_ns = time.monotonic_ns()
         for index, name in enumerate(BROKERS):
             self.cluster.truth(index, "up", made_ns)
-            self._sink.made(FIRST_TOPIC, name, made_ns, made_ns)
+            self._made(FIRST_TOPIC, name, made_ns, made_ns)
         work: list[tuple[str, Callable[[], None]]] = [
             ("look at processes and links", self._look_always),
             ("listen to the clients", self._listen),
@@ -397,14 +388,15 @@ class Stage:
             if not self._over.is_set():
                 _LOG.exception("%s: the thread that should %s has ended", self.name, what)
                 why = f"{type(error).__name__}: {error}".partition("\n")[0]
-                self._sink.lost(f"the thread that should {what} has ended: {why}")
+                lost = Happened(lost=f"the thread that should {what} has ended: {why}")
+                self._post(lambda scene: [lost])
 
     def _look_always(self) -> None:
         while not self._over.wait(LOOK_EVERY_S):
             self.look()
 
     def look(self) -> None:
-        """Observe all processes and links now, and report the observation to the session (``_sink``)."""
+        """Observe all processes and links now, and report the observation to the session."""
         with self._looking:
             before_ns, begin_ns = self._looked_ns, time.monotonic_ns()
             cluster = self.cluster
@@ -417,15 +409,14 @@ class Stage:
             self._passes = passes
             self._looked_ns = begin_ns
             if not self._over.is_set():
-                self._sink.looked(
-                    Look(
-                        before_ns=before_ns,
-                        begin_ns=begin_ns,
-                        end_ns=time.monotonic_ns(),
-                        lives=lives,
-                        passes=passes,
-                    )
+                look = Look(
+                    before_ns=before_ns,
+                    begin_ns=begin_ns,
+                    end_ns=time.monotonic_ns(),
+                    lives=lives,
+                    passes=passes,
                 )
+                self._post(lambda scene: scene.look(look))
 
     def _life_of(self, process: Process) -> tuple[Life, int | None]:
         if not process.alive or process.child is None:
@@ -436,7 +427,7 @@ class Stage:
         is_up = process.is_ready or self._served.get(process.name) == pid
         return "up" if is_up else "starting", pid
 
-    def _reader(self, index: int) -> Reader:
+    def _reader(self, index: int) -> NameserverReader | ZooKeeperReader:
         if self.name == "zookeeper":
             return ZooKeeperReader(
                 self.cluster.servers.clients[index],
@@ -455,7 +446,7 @@ class Stage:
                 self._served[process.name] = pid
             self.life.lists(index, reading, topics)
             if not self._over.is_set():
-                self._sink.read(process.name, reading)
+                self._post(partial(Scene.read, name=process.name, reading=reading))
             self._over.wait(READ_EVERY_S)
         reader.close()
 
@@ -471,16 +462,18 @@ class Stage:
             if line == READY:
                 continue
             heard = msgspec.json.decode(line, type=Heard)
-            event = heard.operation or heard.view
-            if event is not None:
-                self.life.record(event)
-            self._sink.heard(heard)
+            if heard.operation is not None:
+                self.life.record(heard.operation)
+                self._post(partial(Scene.answered, operation=heard.operation))
+            if heard.view is not None:
+                self.life.record(heard.view)
+                self._post(partial(Scene.kept, view=heard.view))
 
     def _sample_always(self) -> None:
         before: dict[tuple[str, int], ProcessSample] = {}
         while not self._over.wait(SAMPLE_EVERY_S):
             self.cluster.sample()
-            self._count(time.monotonic_ns())
+            self.cluster.count(self._passes or ())
             self.life.flush()
             now = dict(self._samples)
             used_s = [
@@ -490,29 +483,15 @@ class Stage:
             ]
             running = [each for each in now.values() if each.event != "exit"]
             before = now
-            self._sink.used(
-                Usage(
-                    processes=len(running),
-                    memory_bytes=sum(each.rss_bytes for each in running),
-                    cpu=round(sum(used_s), 3),
-                )
+            usage = Usage(
+                processes=len(running),
+                memory_bytes=sum(each.rss_bytes for each in running),
+                cpu=round(sum(used_s), 3),
             )
+            self._post(partial(Scene.used, usage=usage))
 
     def _sampled(self, sample: ProcessSample) -> None:
         self._samples[sample.role, sample.index] = sample
-
-    def _count(self, now_ns: int) -> None:
-        """Record the number of bytes that each link had carried when the links were last observed."""
-        for each in self._passes or ():
-            self.life.record(
-                LinkSample(
-                    dialler=each.dialler,
-                    acceptor=each.acceptor,
-                    t_ns=now_ns,
-                    forward_bytes=each.forward.bytes,
-                    back_bytes=each.back.bytes,
-                )
-            )
 
     # -- commands from the page ---------------------------------------------------------------------------
 
@@ -542,20 +521,22 @@ class Stage:
         match order.do:
             case "cut" | "part":
                 network.cut(cut)
-                return "applied", ""
             case "slow":
                 network.delay(cut, order.delay_ms)
-                return "applied", ""
             case "heal":
-                return self._heal()
+                self._heal()
             case "reconnect":
-                if self._tell_clients(reconnect_line(target, SERVERS.index(to))):
-                    return "applied", ""
-                return "unknown", "the clients have ended"
+                if not self._tell_clients(reconnect_line(target, SERVERS.index(to))):
+                    return "unknown", "the clients have ended"
             case "make-topic":
                 return self._make_topic(order.topic)
             case "timers":
                 raise AssertionError("all designs are started again for it")
+            case _:
+                return self._do_to_process(order, target)
+        return "applied", ""
+
+    def _do_to_process(self, order: Order, target: str) -> tuple[Result, str]:
         process = next(each for each in self.cluster.processes if each.name == target)
         life, _ = self._life_of(process)
         match order.do:
@@ -567,17 +548,16 @@ class Stage:
                 if life not in ("up", "starting"):
                     return "not applied", f"{target} is {life}"
                 process.signal(signal.SIGSTOP)
-                return self._await(process, "paused")
+                if not self._wait_for(lambda: self._life_of(process)[0] == "paused"):
+                    return "unknown", f"{target} is not paused within {OBEYS_S:g} s"
             case "resume":
                 if life != "paused":
                     return "not applied", f"{target} is not paused, it is {life}"
                 process.signal(signal.SIGCONT)
-                return "applied", ""
             case "start":
                 if life != "down":
                     return "not applied", f"{target} is {life}"
                 process.launch()
-                return "applied", ""
             case "restart-empty":
                 process.strike()
                 if not self._wait_for(lambda: not process.alive):
@@ -585,7 +565,7 @@ class Stage:
                 self.cluster.started.empty_disk(process.index)
                 self.look()
                 process.launch()
-                return "applied", ""
+        return "applied", ""
 
     def _end(self, process: Process, life: Life, end: Callable[[], None]) -> tuple[Result, str]:
         if life == "down":
@@ -595,11 +575,6 @@ class Stage:
             return "applied", ""
         return "unknown", f"{process.name} did not end within {OBEYS_S:g} s"
 
-    def _await(self, process: Process, life: Life) -> tuple[Result, str]:
-        if self._wait_for(lambda: self._life_of(process)[0] == life):
-            return "applied", ""
-        return "unknown", f"{process.name} is not {life} within {OBEYS_S:g} s"
-
     def _wait_for(self, condition: Callable[[], bool]) -> bool:
         deadline = time.monotonic() + OBEYS_S
         while not condition():
@@ -608,7 +583,7 @@ class Stage:
             time.sleep(0.005)
         return True
 
-    def _heal(self) -> tuple[Result, str]:
+    def _heal(self) -> None:
         network = self.cluster.network
         network.heal()
         slowed = [
@@ -625,10 +600,9 @@ class Stage:
         for process in self.cluster.processes:
             if self._life_of(process)[0] == "paused":
                 process.signal(signal.SIGCONT)
-        return "applied", ""
 
     def _make_topic(self, topic: str) -> tuple[Result, str]:
-        """Make a topic on each running broker in turn, as an administrator does."""
+        """Create a topic on each running broker, one after the other. Return the outcome and its reason."""
         running = [each for each in self.cluster.brokers if self._life_of(each)[0] == "up"]
         if not running:
             return "not applied", "no broker runs"
@@ -647,7 +621,7 @@ class Stage:
                 except RemotingError as error:
                     failures.append(("not applied", f"{process.name}: {error}"))
                 else:
-                    self._sink.made(topic, process.name, begun_ns, time.monotonic_ns())
+                    self._made(topic, process.name, begun_ns, time.monotonic_ns())
         finally:
             client.close()
         if len(failures) == len(running):
@@ -658,6 +632,9 @@ class Stage:
         if failures:
             return "unknown", "; ".join(reason for _, reason in failures)
         return "applied", ""
+
+    def _made(self, topic: str, broker: str, begun_ns: int, acked_ns: int) -> None:
+        self._post(lambda scene: scene.made(topic, broker, begun_ns=begun_ns, acked_ns=acked_ns))
 
     def _tell_clients(self, line: str) -> bool:
         """Write a line to the clients' process. Return False if that failed."""

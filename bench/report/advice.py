@@ -33,47 +33,34 @@ def advice(folder: Path) -> list[tuple[str, str, str]]:
     Raises:
         NoReport: If the folder has no values, or if the machine was too busy for any advice.
     """
-    path = folder / "marts" / "values.parquet"
+    tables: dict[str, list[dict[str, Any]]] = {}
     found: Values = defaultdict(lambda: defaultdict(dict))
     planned: set[tuple[Place, str]] = set()
     below: dict[Place, dict[str, float]] = defaultdict(dict)
     try:
-        for row in pq.read_table(path).to_pylist():
+        for name in ("values", "conditions", "lines"):
+            path = folder / "marts" / f"{name}.parquet"
+            tables[name] = pq.read_table(path).to_pylist()
+        for row in tables["values"]:
             place = Place(row["series"], row["scenario"], row["case"], row["measure"])
             if place.measure in MEASURES:
                 found[place][row["arm"]][row["batch"], row["block"]] = row["value"]
                 below[place][row["arm"]] = row["floor"]
                 if row["set_by_plan"]:
                     planned.add((place, row["arm"]))
+        shared = Conditions(
+            **{
+                name: {row["run"]: value for row in tables["conditions"] if (value := row[name]) is not None}
+                for name in ("others_cores", "late_ms", "used_share")
+            }
+        )
+        facts = [row.pop("beside") for row in tables["lines"]]
     except (OSError, pa.ArrowInvalid, KeyError) as error:
         reason = "there is no such file" if isinstance(error, FileNotFoundError) else error
         raise NoReport(f"{path} cannot be read: {reason}") from None
-    shared = _conditions(folder)
-    disturbances = shared.disturbances
-    if disturbances:
+    if disturbances := shared.disturbances:
         raise NoReport(f"the machine was busy, so nothing follows: {'; '.join(disturbances)}")
-    rows = _rows(folder, "lines.parquet")
-    facts = [row.pop("beside", "") for row in rows]
-    named = [msgspec.convert(row, Line) for row in rows]
+    named = [msgspec.convert(row, Line) for row in tables["lines"]]
     lines = answers.primaries(named, found, shared.crowded, planned, below)
     lines = [replace(line, beside=fact) for line, fact in zip(lines, facts, strict=True)]
     return [(words.topic(line), words.verdict(line), words.values(found, line)) for line in lines]
-
-
-def _rows(folder: Path, name: str) -> list[dict[str, Any]]:
-    """Return the rows of a table, or an empty list if the report did not write the table."""
-    try:
-        rows: list[dict[str, Any]] = pq.read_table(folder / "marts" / name).to_pylist()
-    except (OSError, pa.ArrowInvalid):
-        return []
-    return rows
-
-
-def _conditions(folder: Path) -> Conditions:
-    rows = _rows(folder, "conditions.parquet")
-    return Conditions(
-        **{
-            name: {row["run"]: value for row in rows if (value := row.get(name)) is not None}
-            for name in ("others_cores", "late_ms", "used_share")
-        }
-    )

@@ -116,7 +116,8 @@ class Pair:
         Otherwise return "none". Also return "none" in these cases:
 
         - There are fewer than :data:`LEANING_BLOCKS_MIN` rounds.
-        - The median difference is smaller than ``material``.
+        - The median difference is smaller than ``material``, the smallest difference that matters for the
+          measure.
         """
         if self.estimate is None or self.estimate.blocks < LEANING_BLOCKS_MIN:
             return "none"
@@ -237,10 +238,10 @@ class Primary:
     def found(self) -> Found:
         """Return the result for the measure's first design.
 
-        Every sentence about a claim follows from this rule.
+        All sentences of the page about claims are made from these results.
 
-        With fewer than ten rounds, ``better`` means that the first design had the better value in every
-        round, and that the median difference is at least the margin. ``worse`` means the opposite. The page
+        With fewer than ten rounds, ``better`` needs two things: the first design had the better value in
+        every round, and the median difference is at least the margin. ``worse`` means the opposite. The page
         shows such a result, but does not call it a verdict (see :attr:`is_verdict`).
         """
         if self.unjudged:
@@ -263,7 +264,8 @@ class Primary:
         found = self._result(self.pair)
         if found == "open":
             return False
-        # Only a missed time above the margin can change the result "equivalent".
+        # A time that was recorded as 0 can change the result "equivalent" only if it may be longer than the
+        # margin.
         hidden = (most > self.named.margin or found != "equivalent" for most in self.hidden.values())
         worst = zip(hidden, self.at_worst, strict=True)
         return any(self._result(each) != found for may_matter, each in worst if may_matter)
@@ -337,7 +339,8 @@ def rows(
     Args:
         floors: Maps a place and a design to the longest time that may be recorded as 0.
         crowded: Series, scenario and design of runs in which the design used nearly all CPU cores.
-        planned: Places and designs whose times only repeat a length that the plan sets.
+        planned: Places and designs whose times follow from a length in the plan, such as the length of a
+            pause.
     """
     return [
         _row(place, arms, (floors or {}).get(place, {}), crowded, planned) for place, arms in values.items()
@@ -521,8 +524,9 @@ def taken_apart(
             if len(divided) > 1:
                 few, many = rounds[min(divided)], rounds[max(divided)]
                 if max(min(few), min(many)) <= min(max(few), max(many)):
-                    # The rounds' ranges overlap, so the difference of the medians may be chance. A split
-                    # would multiply this error.
+                    # The rounds' ranges overlap, so the difference of the medians may be chance, and the
+                    # split below would multiply this difference. With one value for both divisors, the split
+                    # finds no part that depends on the timers.
                     used = dict.fromkeys(divided, summary([*few, *many]).middle)
             if measured and max(measured.values()) > 0:
                 apart = split(used, kept=(downs or {}).get(place, 0.0))
@@ -558,11 +562,12 @@ class Claim:
 
 
 def _claim(told: Mapping[str, Any]) -> Claim:
-    evidence = []
-    for place, said in told.get("evidence", ()):
-        scenario, case, measure = place.split("/")
-        evidence.append(Evidence(scenario, case or None, measure, said))
-    return Claim(**{**told, "evidence": tuple(evidence)})
+    evidence = tuple(
+        Evidence(scenario, case or None, measure, said)
+        for place, said in told.get("evidence", ())
+        for scenario, case, measure in [place.split("/")]
+    )
+    return Claim(**{**told, "evidence": evidence})
 
 
 TEXTS: Final[dict[str, Any]] = tomllib.loads(

@@ -24,10 +24,9 @@ VERDICT_BLOCKS_MIN: Final = 10
 CONFIDENCE: Final = 1 - 2 / 2**VERDICT_BLOCKS_MIN
 """Probability that one verdict is right: 99.8 %.
 
-All :data:`PRIMARY_MAX` verdicts together are right with a probability of 98 %.
+Eight verdicts together are right with a probability of 98 %.
 """
 
-PRIMARY_MAX: Final = 8
 ABOVE_MIN: Final = 10
 """Least number of observations above a percentile. With fewer, single requests would decide its value."""
 
@@ -48,8 +47,6 @@ class Estimate:
     value: float
     low: float
     high: float
-    confidence: float
-    """Probability that the interval contains the true median. It is 0 for one round."""
     blocks: int
     below: int
     """Number of rounds in which the first design's value is smaller than the second design's value."""
@@ -97,7 +94,6 @@ def estimate(found: Sequence[float]) -> Estimate | None:
         value=_median(known) if known else math.nan,
         low=lowest[rank],
         high=highest[n - 1 - rank],
-        confidence=coverage(n, rank),
         blocks=n,
         below=sum(each < 0 for each in known),
         above=sum(each > 0 for each in known),

@@ -89,12 +89,11 @@ def timeline(
         until_s: End of the time axis, in seconds after the fault.
         healed_s: Seconds after which the fault was undone, or None if it was not undone.
     """
-    first_s = from_s
-    scale = (WIDTH - LEFT - 6) / max(until_s - first_s, 1)
+    scale = (WIDTH - LEFT - 6) / max(until_s - from_s, 1)
     width = BIN_NS / 1e9
 
     def x(second: float) -> float:
-        return round(LEFT + (second - first_s) * scale, 1)
+        return round(LEFT + (second - from_s) * scale, 1)
 
     by_bin: dict[int, list[Bin]] = defaultdict(list)
     paths = []
@@ -102,7 +101,7 @@ def timeline(
         points = []
         for row in sorted(bins, key=lambda row: row.bin):
             second = row.bin * width
-            if first_s - 1e-9 <= second < until_s:
+            if from_s - 1e-9 <= second < until_s:
                 by_bin[row.bin].append(row)
                 points.append((row.bin, _y(row.slowest_ns / 1e6)))
         paths.append(_path(points))
@@ -125,7 +124,7 @@ def timeline(
         failed=failed,
         begin=x(0),
         healed=None if healed_s is None or healed_s > until_s else x(healed_s),
-        x_ticks=[_x_tick(x(second), f"{second:g} s") for second in _seconds(first_s, until_s)],
+        x_ticks=[_x_tick(x(second), f"{second:g} s") for second in _seconds(from_s, until_s)],
         y_ticks=[Tick(at=_y(ms), label=quantity(ms, "ms")) for ms in (1, 10, 100, 1000, 10_000)],
         description=(
             f"{what}, {arm}: the slowest request waited {quantity(worst, 'ms')} in the median run; "

@@ -42,7 +42,6 @@ class Recovery:
     ghost: int
     refused: int
     failed: int
-    unknown: int
     waited: int
     late: int
     queued: int
@@ -52,7 +51,6 @@ class Recovery:
     first_ns: int | None
     recovered_ns: int | None
     slowest_ns: int | None
-    stuck_ns: int
     lateness_ns: int
     gap_ns: int
 
@@ -122,18 +120,10 @@ class LateBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """Numbers of the observers of one kind in one run, and of their observations.
-
-    - ``topics``: number of topics that were observed.
-    - ``spans``: sum over all observers and topics. A span is a time in which the route of one topic, as one
-      observer shows it, does not change.
-    """
+    """The observers of one kind in one run."""
 
     run: str
     observer: str
-    observers: int
-    topics: int
-    spans: int
     apart_ns: int | None = None
     """Median time in ns from the last reading before a route changed to the first reading afterwards."""
 
@@ -147,7 +137,6 @@ class LeftOut:
     observer: str
     index: int
     left_out_ns: int | None
-    unsure_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +157,6 @@ class GivenUp:
     run: str
     fault: int
     observer: str
-    views: int
     given_up_ns: int
     brokers: int
 
@@ -254,8 +242,8 @@ class StaleBin:
 class Currency:
     """Numbers of observers that knew a change at one age of the change, summed over all changes.
 
-    The age of a change is the time since the change began. A change counts at an age only if no later change
-    had begun.
+    The age of a change is the time since the change began. When a later change of the topic begins, the
+    earlier change is no longer counted.
 
     - ``n``: number of pairs of a change and an observer.
     - ``current``: number of those pairs in which the observer knew the change.

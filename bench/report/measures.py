@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from routekeeper.bench.plan import CASES, COSTS, DEVICE, NEW_TOPIC, SWEEPS
 from routekeeper.bench.report.blocks import percentile
-from routekeeper.bench.report.gold import Fault, Gold, Recovery
+from routekeeper.bench.report.gold import Back, Fault, Gold, LeftOut, Recovery
 from routekeeper.bench.report.silver import Source
 from routekeeper.bench.resolution import OBSERVE_EVERY_S, STEPS, WAITED_NS
 
@@ -32,113 +32,109 @@ Block = tuple[str, int]
 joined."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Measure:
     """One measured quantity, of which a smaller value is better."""
 
     key: str
-    title: str
     unit: Unit
     material: float
     """Smallest difference that would change a decision. A headline measure may name another difference."""
+    title: str
     meaning: str
-
-
-def _measure(key: str, unit: Unit, material: float, title: str, meaning: str) -> Measure:
-    return Measure(key=key, title=title, unit=unit, material=material, meaning=meaning)
 
 
 MEASURES: Final = {
     each.key: each
     for each in (
-        _measure(
+        Measure(
             *("left_by_nameservers_s", "s", 0.5, "Dead broker still listed by a nameserver"),
             "From the fault until the last nameserver no longer lists the broker for any observed topic.",
         ),
-        _measure(
+        Measure(
             *("left_by_clients_s", "s", 0.5, "Dead broker still in a client's routes"),
             "From the fault until the last observed client has dropped the broker from its own routes.",
         ),
-        _measure(
+        Measure(
             *("back_by_nameservers_s", "s", 0.5, "Returned broker listed by all nameservers"),
             "From the instant the broker serves again until the last nameserver lists it for all its "
             "observed topics.",
         ),
-        _measure(
+        Measure(
             *("back_by_clients_s", "s", 0.5, "Returned broker in all clients' routes"),
             "From the instant the broker serves again until the last observed client has it in its routes.",
         ),
-        _measure(
+        Measure(
             *("right_again_s", "s", 0.25, "Route look-ups right again"),
             "From the fault until the first right answer after which all answers are right, for clients that "
             "try the next server by themselves. A request that waits longer than 250 ms delays the recovery "
             "as a wrong answer does.",
         ),
-        _measure(
+        Measure(
             *("slowest_lookup_s", "s", 0.25, "Slowest answered look-up"),
             "The longest time from the instant a look-up was due until its right answer came.",
         ),
-        _measure(
+        Measure(
             *("newcomer_right_s", "s", 0.25, "New clients get right routes again"),
             "From the fault until the first right answer after which all answers are right, for new clients. "
             "A new client asks one server once, whether or not the fault hit that server. Each server has "
             "its own time; the longest one counts.",
         ),
-        _measure(
+        Measure(
             *("newcomer_others_right_s", "s", 0.25, "New clients get right routes again: other servers"),
             "The same, only for new clients that ask a server which the fault did not hit.",
         ),
-        _measure(
+        Measure(
             *("unreachable_lookups", "count", 5, "Look-ups that list an unreachable broker"),
             "Answers that list a broker which this client cannot reach: it is dead, or a fault has cut it "
             "off from the client. Answers that overlap the event do not count.",
         ),
-        _measure(
+        Measure(
             *("missing_lookups", "count", 5, "Look-ups that omit a reachable broker"),
             "Answers that leave out a broker which this client could reach. It is right to leave out a "
             "broker that the client cannot reach. A request that was due in a cut and answered after its end "
             "counts, too: the broker is reachable again then.",
         ),
-        _measure(
+        Measure(
             *("unreachable_newcomers", "count", 5, "New clients that get an unreachable broker"),
             "Answers to new clients that list a broker which the client cannot reach.",
         ),
-        _measure(
+        Measure(
             *("missing_newcomers", "count", 5, "New clients that miss a reachable broker"),
             "Answers to new clients that leave out a broker which the client could reach, also answers to "
             "requests that were due in a cut and answered after its end.",
         ),
-        _measure(
+        Measure(
             *("failed_lookups", "count", 5, "Look-ups without an answer"),
             "The client tried every server; each refused, failed, or did not answer within the time-out.",
         ),
-        _measure(
+        Measure(
             *("refused_lookups", "count", 5, "Look-ups refused"),
             "Look-ups without an answer whose last server said that it could not answer now.",
         ),
-        _measure(
+        Measure(
             *("stale_lookups", "count", 5, "Look-ups with an old route"),
             "Answers that list the right brokers, but an old version of the topic: a later version had been "
             "acknowledged before the client sent the look-up. They are neither right nor wrong. An answer "
             "that is more than 250 ms behind delays the recovery as a wrong one does.",
         ),
-        _measure(
+        Measure(
             *("stale_newcomers", "count", 5, "New clients with an old route"),
             "Answers to new clients with an old version of the topic, counted in the same way.",
         ),
-        _measure(
+        Measure(
             *("oldest_answer_s", "s", 0.5, "Oldest route in a look-up's answer"),
             "The longest time from the acknowledgement of a version until a look-up that still got the "
             "version before it.",
         ),
-        _measure(
+        Measure(
             *("announce_again_s", "s", 0.25, "Brokers can register again"),
             "From the fault until the first accepted registration after which all are accepted. A broker "
             "sends a registration to all servers at once; it is accepted when the first server accepts it. "
             "Heartbeats that change nothing do not count.",
         ),
         *(
-            _measure(
+            Measure(
                 *(f"{measure}_{side}_s", "s", 0.25, f"{title}: {where}"),
                 "The same in a partition, for the clients or brokers on one side of it. Those alone with the "
                 "server that the fault hit may have to wait until the partition ends.",
@@ -152,159 +148,159 @@ MEASURES: Final = {
                 ("side_b", "on the other side"),
             )
         ),
-        _measure(
+        Measure(
             *("failed_sends", "count", 2, "Failed sends, with two retries"),
             "Messages that a producer with RocketMQ's two retries could not send, or whose outcome it does "
             "not know.",
         ),
-        _measure(
+        Measure(
             *("failed_sends_once", "count", 2, "Failed sends, without retries"),
             "The same for a producer that never tries again.",
         ),
-        _measure(
+        Measure(
             *("late_sends", "count", 2, "Sends that took longer than 1 s"),
             "Messages that a producer sent in the end, but more than one second after they were due.",
         ),
-        _measure(
+        Measure(
             *("given_up_s", "s", 0.5, "Living broker not listed"),
             "The longest time for which a nameserver did not list a living broker, also one that a fault cut "
             "off from this nameserver.",
         ),
-        _measure(
+        Measure(
             *("disagree_s", "s", 0.5, "Nameservers listed different brokers"),
             "The time for which at least two nameservers listed different brokers for at least one topic.",
         ),
-        _measure(
+        Measure(
             *("unanswering_s", "s", 0.5, "A nameserver gave no answer"),
             "The time in which at least one nameserver refused to answer, or was silent, for at least one "
             "observed topic. Such a server contradicts nobody. Only the time that is certain counts: while a "
             "reading waits for its answer, nothing is certain, so up to 0.8 s may be missing.",
         ),
-        _measure(
+        Measure(
             *("disagree_topics", "count", 1, "Topics with different brokers"),
             "Topics for which at least two nameservers listed different brokers.",
         ),
-        _measure(
+        Measure(
             *("agree_s", "s", 0.5, "Nameservers list the same brokers again"),
             "From the end of the fault until no two nameservers listed different brokers any more.",
         ),
-        _measure(
+        Measure(
             *("disagree_queues_s", "s", 0.5, "Nameservers gave different queue counts"),
             "The time for which at least two nameservers listed a topic with different numbers of queues. "
             "The harness changes these topics several times a second.",
         ),
-        _measure(
+        Measure(
             *("agree_queues_s", "s", 0.5, "Nameservers give the same queue counts again"),
             "From the end of the fault until no two nameservers gave different queue counts any more.",
         ),
-        _measure(
+        Measure(
             *("backward_answers", "count", 1, "Answers that went backwards"),
             "How often a server gave an older answer than the same process had given before. An older answer "
             "has an earlier version of a topic, by the harness's log of changes, or a broker that the server "
             "had dropped and that was still gone. A restarted process begins anew. Must be 0.",
         ),
-        _measure(
+        Measure(
             *("backward_s", "s", 0.25, "Longest time of older answers"),
             "The longest time for which one server gave older answers about a topic than before, until it "
             "had caught up. Must be 0.",
         ),
-        _measure(
+        Measure(
             *("all_send_s", "s", 0.25, "All clients can send to the new topic"),
             "From the instant at which an administrator begins to make the topic, or the first producer "
             "begins to send to it, until the last of the observed producers has had a message accepted.",
         ),
-        _measure(
+        Measure(
             *("group_reads_s", "s", 0.5, "A consumer group reads from the new topic"),
             "From the same instant until the consumer group, which had subscribed before, gets a first "
             "message.",
         ),
-        _measure(
+        Measure(
             *("brokers_without", "count", 1, "Brokers without the new topic in the end"),
             "Real brokers that no nameserver lists for the topic when the window ends.",
         ),
-        _measure(
+        Measure(
             *("restart_cpu_s", "CPU s", 0.5, "CPU of all servers after the fault, starts included"),
             "User and system time of all nameservers or ZooKeeper servers from the fault until its window "
             "ends; a process that was started again counts from its first instruction.",
         ),
-        _measure(
+        Measure(
             *("lost_messages", "count", 1, "Messages lost"),
             "Messages that the producer saw acknowledged and the consumer group never got.",
         ),
-        _measure(
+        Measure(
             *("repeated_messages", "count", 5, "Messages read more than once"),
             "Messages that the consumer group got at least twice.",
         ),
-        _measure(
+        Measure(
             *("late_messages", "count", 2, "Messages read more than 1 s late"),
             "Messages that the consumer group first got more than one second after they were due.",
         ),
-        _measure(
+        Measure(
             *("lookup_ms_p50", "ms", 1, "Route look-up, typical"),
             "Median latency from the instant a look-up was due.",
         ),
-        _measure(
+        Measure(
             *("lookup_ms_p99", "ms", 5, "Route look-up, slowest of 100"),
             "99th percentile, where at least ten observations of the run lie above it.",
         ),
-        _measure(
+        Measure(
             *("announce_ms_p50", "ms", 5, "Registration acknowledged, typical"),
             "Median from the instant the registration was due until the first server accepted it.",
         ),
-        _measure(
+        Measure(
             *("announce_ms_p99", "ms", 20, "Registration acknowledged, slowest of 100"),
             "99th percentile, where at least ten observations of the run lie above it.",
         ),
-        _measure(
+        Measure(
             *("visible_ms_p50", "ms", 10, "Change visible on all nameservers, typical"),
             "Median from the instant its broker began to send the change until the last nameserver shows it. "
             "“What to trust” says how exactly that is known.",
         ),
-        _measure(
+        Measure(
             *("visible_clients_ms_p50", "ms", 500, "Change known to all observed clients, typical"),
             "Median from the instant its broker began to send the change until the last client's routes "
             "show it.",
         ),
-        _measure(
+        Measure(
             *("stale_nameservers", "%", 5, "Nameservers that do not know a change after 100 ms"),
             "Share of all pairs of a nameserver and a change that no later change had replaced by then. The "
             "100 ms begin when the broker begins to send.",
         ),
-        _measure(
+        Measure(
             *("stale_clients", "%", 5, "Clients that do not know a change after 500 ms"),
             "The same for the routes of observed clients, after 500 ms.",
         ),
-        _measure(
+        Measure(
             *("stale_answers", "%", 1, "Look-ups with an old route"),
             "Share of the look-ups of topics that change, without those whose answers overlap a change.",
         ),
-        _measure(
+        Measure(
             *("cpu_s_per_min", "s/min", 0.6, "CPU of all servers"),
             "User and system time of all nameservers or ZooKeeper servers per minute, starts included, and "
             "with the work for the scenario's load, if it has one. Divided timers make the servers work more "
             "often.",
         ),
-        _measure(
+        Measure(
             *("rss_mib", "MiB", 64, "Memory of all servers"),
             "Sum of the largest resident size of each server.",
         ),
-        _measure(*("processes", "count", 1, "Server processes"), "Nameservers or ZooKeeper servers."),
-        _measure(
+        Measure(*("processes", "count", 1, "Server processes"), "Nameservers or ZooKeeper servers."),
+        Measure(
             *("written_mib_per_min", "MiB/min", 1, "Written to files"),
             "Bytes that all servers wrote to their files per minute. Raft mode counts them in its metrics; "
             "for ZooKeeper the harness adds up the entries of its logs and its snapshots.",
         ),
-        _measure(
+        Measure(
             *("syncs_per_min", "/min", 60, "Syncs of files"),
             "How often all servers synced a file to the disk per minute, by their own counters.",
         ),
-        _measure(
+        Measure(
             *("device_mib_per_min", "MiB/min", 1, "Written by the device"),
             "Sectors that the disk wrote per minute, for any program. A synced write costs the disk whole "
             "blocks and the file system's journal. Shown only for runs in which nothing else used the "
             "machine.",
         ),
-        _measure(
+        Measure(
             *("network_kib_per_s", "KiB/s", 10, "Network"),
             "Bytes in both directions over the links to nameservers or ZooKeeper servers and among them, "
             "without the headers of TCP and IP. Divided timers make requests, and so bytes, more frequent.",
@@ -348,11 +344,6 @@ def values(gold: Gold) -> Values:
     found: Values = defaultdict(lambda: defaultdict(dict))
     cases = {(row.run, row.fault): row for row in gold.faults}
 
-    def note(run: str, case: str | None, measure: str, value: float) -> None:
-        source = by_run[run]
-        place = Place(source.series, source.scenario, case, measure)
-        found[place][source.arm][source.batch, source.block] = value
-
     for run, case, measure, value in (
         *_of_requests(gold.recoveries, cases),
         *_of_routes(gold, cases),
@@ -363,8 +354,9 @@ def values(gold: Gold) -> Values:
         *_of_restarts(gold, cases),
         *_of_staleness(gold, by_run),
     ):
-        if run in by_run:
-            note(run, case, measure, value)
+        if (source := by_run.get(run)) is not None:
+            place = Place(source.series, source.scenario, case, measure)
+            found[place][source.arm][source.batch, source.block] = value
     _count_lost(found, by_run)
     return {place: dict(arms) for place, arms in sorted(found.items(), key=lambda item: _order(item[0]))}
 
@@ -453,8 +445,8 @@ def grown_with_the_cut(
     in another sweep a follower is isolated.
 
     If a design's time grows with the fault's length in a sweep, the result has all cases of this sweep. If
-    the time grows in both sweeps, the result also has the case ``1-2``, in which one server is cut off from
-    the other two.
+    the time grows in both sweeps, the result also has the case ``1-2``: one server is cut off from the other
+    two.
     """
     points: dict[tuple[str, str, str, str, str], list[tuple[Place, float, float]]] = defaultdict(list)
     for place, arms in found.items():
@@ -581,7 +573,7 @@ def _of_requests(rows: Sequence[Recovery], faults: dict[tuple[str, int], Fault])
         case = faults[row.run, row.fault].case
         recovery = _recovery_of(row, faults[row.run, row.fault])
         if row.scope == "others" and not strikes_servers(faults[row.run, row.fault]):
-            continue  # no server was hit, so this row equals the row of scope "all"
+            continue  # no server was hit, so "others" are all servers, as in the row of scope "all"
         if recovery is not None:
             yield row.run, case, recovery, _seconds(row.recovered_ns)
         if row.scope != "all":
@@ -607,21 +599,17 @@ def _of_requests(rows: Sequence[Recovery], faults: dict[tuple[str, int], Fault])
 
 
 def _of_routes(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
-    listed: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    for row in gold.left_out:
-        if faults[row.run, row.fault].kind == "partition":
-            continue  # the broker is cut off from one nameserver, but it is alive
-        listed[row.run, faults[row.run, row.fault].case, row.observer].append(_seconds(row.left_out_ns))
-    for (run, case, observer), each in listed.items():
-        name = "left_by_nameservers_s" if observer == "nameserver" else "left_by_clients_s"
-        yield run, case, name, max(each)
-    lacked: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    for late in gold.back:
-        if faults[late.run, late.fault].kind == "partition":
-            continue
-        lacked[late.run, faults[late.run, late.fault].case, late.observer].append(_seconds(late.back_ns))
-    for (run, case, observer), each in lacked.items():
-        yield run, case, f"back_by_{observer}s_s", max(each)
+    seen: list[tuple[str, LeftOut | Back, int | None]] = [
+        *(("left", each, each.left_out_ns) for each in gold.left_out),
+        *(("back", each, each.back_ns) for each in gold.back),
+    ]
+    took: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for what, row, value_ns in seen:
+        fault = faults[row.run, row.fault]
+        if fault.kind != "partition":  # left out: in a partition, the broker is alive
+            took[row.run, fault.case, f"{what}_by_{row.observer}s_s"].append(_seconds(value_ns))
+    for (run, case, measure), values_s in took.items():
+        yield run, case, measure, max(values_s)
     watched = {row.run for row in gold.observed if row.observer == "nameserver"}
     differed = {(row.run, row.fault, row.about): row for row in gold.disagreements}
     silent = {(row.run, row.fault): row.unanswering_ns for row in gold.unanswering}

@@ -327,8 +327,7 @@ def recoveries(requests: DataFrame) -> DataFrame:
         requests (long):
 
         - n: all requests
-        - right, stale, missing, ghost, refused, failed: requests with this verdict
-        - unknown: requests after which the client does not know whether the server carried them out
+        - right, stale, missing, ghost, refused, failed: requests with this verdict (see :func:`judged`)
         - waited: right answers for which the client waited longer than ``WAITED_NS``
         - late: right answers for which the client waited longer than ``LATE_NS``
         - queued: requests that were sent late, because no user was free when they were due
@@ -341,7 +340,6 @@ def recoveries(requests: DataFrame) -> DataFrame:
           Null if no right answer came after the last disturbed request
         - first_ns: from the fault's start until the first disturbed request was due
         - slowest_ns: the longest wait for a right answer
-        - stuck_ns: the longest wait for any answer
         - lateness_ns: the longest delay with which the generator sent a request
         - gap_ns: the longest time after the fault's start in which no request was due. For requests to a
           single server, it is the longest such time of any server. A disturbance that is shorter may stay
@@ -361,7 +359,7 @@ def recoveries(requests: DataFrame) -> DataFrame:
     old = (F.col("verdict") == "stale") & (F.col("behind_ns") > WAITED_NS)
     wrong = F.col("verdict").isin(*WRONG) | old
     during = requests.where(F.col("phase") == "fault").select(
-        *("run", "fault", "op", "verdict", "behind_ns", "outcome", "queued", "offset_ns", "unreachable"),
+        *("run", "fault", "op", "verdict", "behind_ns", "queued", "offset_ns", "unreachable"),
         F.explode(scopes).alias("scope"),
         (F.col("offset_ns") + latency).alias("answered_ns"),
         latency.alias("latency_ns"),
@@ -395,7 +393,6 @@ def recoveries(requests: DataFrame) -> DataFrame:
             count(F.col("verdict") == each, each)
             for each in ("stale", "missing", "ghost", "refused", "failed")
         ),
-        count(F.col("outcome") == "unknown", "unknown"),
         count(F.col("unreachable"), "unreachable"),
         count(F.col("right") & (F.col("latency_ns") > WAITED_NS), "waited"),
         count(F.col("right") & (F.col("latency_ns") > LATE_NS), "late"),
@@ -405,19 +402,18 @@ def recoveries(requests: DataFrame) -> DataFrame:
         F.bool_or(F.col("last_ns").isNotNull() & F.col("again_ns").isNull()).alias("never"),
         F.max("again_ns").alias("again_ns"),
         F.max(F.when(F.col("right"), F.col("latency_ns"))).alias("slowest_ns"),
-        F.max("latency_ns").alias("stuck_ns"),
         F.max("lateness_ns").alias("lateness_ns"),
         F.max("gap_ns").alias("gap_ns"),
         F.coalesce(F.max(F.when(F.col("verdict") == "stale", F.col("behind_ns"))), begin).alias("behind_ns"),
     )
     return totals.select(
         *keys,
-        *("n", "right", "stale", "missing", "ghost", "refused", "failed", "unknown", "waited", "late"),
+        *("n", "right", "stale", "missing", "ghost", "refused", "failed", "waited", "late"),
         *("queued", "unreachable", "behind_ns", "first_ns"),
         F.when(F.col("last_ns").isNull(), begin)
         .when(~F.col("never"), F.greatest("again_ns", begin))
         .alias("recovered_ns"),
-        *("slowest_ns", "stuck_ns", "lateness_ns", "gap_ns"),
+        *("slowest_ns", "lateness_ns", "gap_ns"),
     )
 
 
@@ -428,8 +424,8 @@ def outcomes(requests: DataFrame) -> DataFrame:
     Out: one row per (run, fault, stage, op, side):
 
         - stage: ``before`` or ``during`` the fault, or ``after`` it was undone
-        - n, right, stale, wrong, returning, refused, failed long: numbers of reads. ``wrong`` is missing or
-          ghost
+        - n, right, stale, wrong, returning, refused, failed long: numbers of reads. ``wrong`` counts the
+          verdicts missing and ghost
     """
     verdict = F.col("verdict")
     named = ("right", "stale", "returning", "refused", "failed")
@@ -455,7 +451,8 @@ def timelines(requests: DataFrame) -> DataFrame:
     Out: one row per (run, fault, op, bin):
 
         - bin int: number of the step from the fault's start, negative before it. A step takes ``BIN_NS``
-        - n, right, failed long: numbers of operations. ``failed`` is refused, failed, missing or ghost
+        - n, right, failed long: numbers of operations. ``failed`` counts the verdicts refused, failed,
+          missing and ghost
         - slowest_ns long: the longest wait for any answer
     """
     return (
@@ -599,7 +596,7 @@ def messages(requests: DataFrame, deliveries: DataFrame, runs: DataFrame) -> Dat
 
 
 def new_topics(requests: DataFrame, deliveries: DataFrame, spans: DataFrame, runs: DataFrame) -> DataFrame:
-    """Compute the time until a new topic could be used, and the number of brokers that had the topic at last.
+    """Compute the time until a new topic could be used, and the number of brokers that had it in the end.
 
     In:  ``REQUESTS``; valid delivery rows with the column ``run``;
         :func:`routekeeper.bench.report.routes.shown`; table ``RUNS``.

@@ -80,26 +80,22 @@ def shown(views: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def observed(spans: DataFrame) -> DataFrame:
-    """Count the observers and their topics.
+    """List the kinds of observers that a run had.
 
     Without observers, a value of 0 in another table says nothing about a run.
 
     In:  :func:`shown`.
     Out: one row per (run, observer):
 
-        - observers, topics, spans long: numbers of observers, topics and spans
         - apart_ns long: median time from the last reading before a route changed to the first reading after
           the change. Null if no route changed
     """
     return (
         spans.groupBy("run", "observer")
         .agg(
-            F.count_distinct("index").alias("observers"),
-            F.count_distinct("topic").alias("topics"),
-            F.count("*").alias("spans"),
             F.median(F.when(F.col("unsure_ns") > 0, 2 * F.col("unsure_ns"))).cast("bigint").alias("apart_ns"),
         )
-        .select("run", "observer", "observers", "topics", "spans", "apart_ns")
+        .select("run", "observer", "apart_ns")
     )
 
 
@@ -116,8 +112,6 @@ def left_out(spans: DataFrame, runs: DataFrame) -> DataFrame:
 
             - 0 if this span ended before the fault began (a span ends in the middle of two readings)
             - null if a span that listed the broker lasted beyond the window, or if no reading showed its end
-
-        - unsure_ns long: the largest error of left_out_ns
     """
     dead = _targets(runs, "broker")
     # at_latest_ns is the instant of the first reading without the view. The middle between still_ns and this
@@ -136,16 +130,14 @@ def left_out(spans: DataFrame, runs: DataFrame) -> DataFrame:
                 ~F.col("open") & (F.col("until_ns") <= F.col("until_fault_ns")),
                 F.greatest(F.col("until_ns") - F.col("begin_ns"), F.lit(0).cast("bigint")),
             ).alias("left_out_ns"),
-            (F.col("until_ns") - F.col("still_ns")).alias("unsure_ns"),
         )
     )
     return (
         listing.groupBy("run", "fault", "observer", "index")
         .agg(
             F.when(F.count("left_out_ns") == F.count("*"), F.max("left_out_ns")).alias("left_out_ns"),
-            F.max_by("unsure_ns", F.coalesce("left_out_ns", F.lit(0))).alias("unsure_ns"),
         )
-        .select("run", "fault", "observer", "index", "left_out_ns", "unsure_ns")
+        .select("run", "fault", "observer", "index", "left_out_ns")
     )
 
 
@@ -210,9 +202,8 @@ def given_up(spans: DataFrame, runs: DataFrame) -> DataFrame:
     In:  :func:`shown`; table ``RUNS``.
     Out: one row per (run, fault, observer):
 
-        - views long: number of triples (observer, topic, broker) in which a living broker was missing
-        - given_up_ns long: the longest time for which a broker was missing in one such triple, added up over
-          the fault's window
+        - given_up_ns long: the longest time for which a living broker was missing in one triple (observer,
+          topic, broker), added up over the fault's window
         - brokers long: number of different brokers that were missing
     """
     begin = F.greatest("seen_ns", "begin_ns")
@@ -237,11 +228,10 @@ def given_up(spans: DataFrame, runs: DataFrame) -> DataFrame:
         .agg(F.sum("span_ns").alias("span_ns"))
         .groupBy("run", "fault", "observer")
         .agg(
-            F.count("*").alias("views"),
             F.max("span_ns").alias("given_up_ns"),
             F.count_distinct("broker").alias("brokers"),
         )
-        .select("run", "fault", "observer", "views", "given_up_ns", "brokers")
+        .select("run", "fault", "observer", "given_up_ns", "brokers")
     )
 
 
@@ -331,7 +321,7 @@ def unanswering(spans: DataFrame, runs: DataFrame) -> DataFrame:
 def _in_faults(spans: DataFrame, runs: DataFrame, kind: str) -> DataFrame:
     """Cut spans at the start of each fault, and at the end of the fault's window.
 
-    In:  rows with run, topic, seen_ns, still_ns and the column ``kind``; ``RUNS``.
+    In:  rows with run, topic, seen_ns, still_ns, and the column whose name is ``kind``; ``RUNS``.
     Out: one row per span and fault:
 
         - run, fault, topic, ``kind``, begin_ns, healed_ns, seen_ns, still_ns
@@ -486,7 +476,7 @@ AGES_MS: Final = (10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000
 def currency(first: DataFrame, changed: DataFrame, runs: DataFrame) -> DataFrame:
     """Count the observers that know a change, at each age of the change (time since the change began).
 
-    A change counts at an age only if no later change of the topic has begun.
+    When a later change of the topic begins, the earlier change is no longer counted.
 
     In:  :func:`first_shown`; :func:`changes`; ``RUNS``.
     Out: one row per (run, observer, age_ms):

@@ -29,14 +29,13 @@ def unit_costs(path: Path = PUBLISHED) -> Mapping[str, Any] | None:
         "mixture": told_of_the_mixture(costs),
         "designs": [DESIGN_WORDS[design] for design in costs.designs],
         "rows": [
-            (f"{WORDS[unit]}, {'a minute' if unit in AT_REST else 'each'}", _cells(costs, unit))
+            (
+                f"{WORDS[unit]}, {'a minute' if unit in AT_REST else 'each'}",
+                [_cell(costs, unit, design) for design in costs.designs],
+            )
             for unit in WORDS
         ],
     }
-
-
-def _cells(costs: Costs, unit: Unit) -> list[str]:
-    return [_cell(costs, unit, design) for design in costs.designs]
 
 
 def _cell(costs: Costs, unit: Unit, design: Design) -> str:

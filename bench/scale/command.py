@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from routekeeper.bench import kernel
+from routekeeper.bench.plan import PlanError
 from routekeeper.bench.runfolder import Arm
 from routekeeper.bench.scale.order import begin, read_order, read_rows, series_below
 from routekeeper.bench.scale.points import ROUNDS
@@ -17,19 +18,15 @@ from routekeeper.bench.scale.report import write_report
 from routekeeper.bench.scale.series import DESIGNS, Series, available, order_of
 
 
-class ScaleError(ValueError):
-    """The command line cannot be carried out; the error's message says why."""
-
-
 def scale(arguments: argparse.Namespace, command: Sequence[str]) -> int:
     """Carry out the command with these arguments; return the exit code.
 
     Raises:
-        ScaleError: If the command line cannot be carried out.
+        PlanError: If the command line cannot be carried out.
     """
     given = [arguments.part is not None, arguments.resume is not None, arguments.report is not None]
     if sum(given) != 1:
-        raise ScaleError("give one of --part, --resume and --report")
+        raise PlanError("give one of --part, --resume and --report")
     if arguments.report is not None:
         _check_alone(arguments, f"--report {arguments.report}")
         return report(arguments.report)
@@ -42,19 +39,22 @@ def scale(arguments: argparse.Namespace, command: Sequence[str]) -> int:
 def _check_alone(arguments: argparse.Namespace, beside: str) -> None:
     """Check that the command line has no option that would change a setting of the existing series.
 
+    Args:
+        beside: The option that names the existing series, for the text of an error.
+
     Raises:
-        ScaleError: If the command line has such an option.
+        PlanError: If the command line has such an option.
     """
     for name in ("designs", "rounds", "links", "small", "seed"):
         if getattr(arguments, name) not in (None, [], False):
-            raise ScaleError(f"--{name} beside {beside}: that series keeps its settings; leave --{name} out")
+            raise PlanError(f"--{name} beside {beside}: that series keeps its settings; leave --{name} out")
 
 
 def _resumed(folder: Path) -> Series:
     try:
         return Series(folder, read_order(folder), _say)
     except ValueError as error:
-        raise ScaleError(f"--resume {error}") from None
+        raise PlanError(f"--resume {error}") from None
 
 
 def _begun(arguments: argparse.Namespace, command: Sequence[str]) -> Series:
@@ -62,15 +62,15 @@ def _begun(arguments: argparse.Namespace, command: Sequence[str]) -> Series:
     for name in arguments.designs or DESIGNS:
         known = next((each for each in DESIGNS if each == name), None)
         if known is None:
-            raise ScaleError(f"--designs: {name!r}, allowed are {', '.join(DESIGNS)}")
+            raise PlanError(f"--designs: {name!r}, allowed are {', '.join(DESIGNS)}")
         designs.append(known)
     designs, lacking = available(designs)
     if lacking is not None:
         _say(lacking)
     if arguments.links is not None and arguments.part != "distance":
-        raise ScaleError(f"--links beside --part {arguments.part}: only the part distance delays links")
+        raise PlanError(f"--links beside --part {arguments.part}: only the part distance delays links")
     if arguments.links == "kernel" and (missing := kernel.missing_for_delays()) is not None:
-        raise ScaleError(f"--links kernel needs {missing}")
+        raise PlanError(f"--links kernel needs {missing}")
     order = order_of(
         arguments.part,
         designs=designs,
@@ -84,7 +84,7 @@ def _begun(arguments: argparse.Namespace, command: Sequence[str]) -> Series:
     try:
         begin(folder, order)
     except OSError as error:
-        raise ScaleError(f"--out {arguments.out}: {error.strerror}") from None
+        raise PlanError(f"--out {arguments.out}: {error.strerror}") from None
     return Series(folder, order, _say)
 
 
@@ -108,11 +108,11 @@ def report(folder: Path) -> int:
     """Make the page of all series at or below a folder; return the exit code.
 
     Raises:
-        ScaleError: If there is no series with rows.
+        PlanError: If there is no series with rows.
     """
     found = [(read_order(each), read_rows(each)) for each in series_below(folder)]
     if not any(rows for _, rows in found):
-        raise ScaleError(f"--report {folder}: there is no series of mqbench scale with rows")
+        raise PlanError(f"--report {folder}: there is no series of mqbench scale with rows")
     print(write_report(folder, found))
     return 0
 

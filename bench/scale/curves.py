@@ -14,6 +14,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 from routekeeper.bench.runfolder import Arm
@@ -49,7 +50,6 @@ class Question:
         key: The figure's name in the rows.
         x: Returns the size of a point.
         chosen: Returns True for the points that lie on the curve.
-        scale: Factor that converts the figure to the unit.
         linear: True if the x-axis is linear, False if it is logarithmic. Round-trip times need a linear axis,
             because they begin at 0, which has no logarithm.
     """
@@ -62,18 +62,20 @@ class Question:
     x: Callable[[Point], float]
     x_name: str
     chosen: Callable[[Point], bool]
-    scale: float = 1.0
     linear: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dot:
-    """One point of a curve; ``failures`` counts the rounds in which the design failed at this point."""
+    """One point of a curve; ``failures`` counts the rounds in which the design failed at this point.
+
+    If no round has a value, ``median``, ``low`` and ``high`` are not a number (NaN).
+    """
 
     x: float
-    median: float | None
-    low: float | None
-    high: float | None
+    median: float
+    low: float
+    high: float
     rounds: int
     failures: int
     label: str
@@ -86,7 +88,7 @@ class Curve:
 
     @property
     def known(self) -> list[Dot]:
-        return [dot for dot in self.dots if dot.median is not None]
+        return [dot for dot in self.dots if not math.isnan(dot.median)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,27 +126,7 @@ def _distance(point: Point) -> bool:
     return point.kind == "distance" and not point.loss
 
 
-def _brokers(point: Point) -> float:
-    return float(point.brokers)
-
-
-def _topics(point: Point) -> float:
-    return float(point.topics)
-
-
-def _clients(point: Point) -> float:
-    return float(point.clients)
-
-
-def _round_trip(point: Point) -> float:
-    return point.round_trip_ms
-
-
-def _servers(point: Point) -> float:
-    return float(point.servers)
-
-
-def _over_size(name: str, title: str, key: str, unit: str, scale: float = 1.0) -> list[Question]:
+def _over_size(name: str, title: str, key: str, unit: str) -> list[Question]:
     return [
         Question(
             name=f"{name}-over-{x_name.split()[0]}",
@@ -152,14 +134,13 @@ def _over_size(name: str, title: str, key: str, unit: str, scale: float = 1.0) -
             part="size",
             key=key,
             unit=unit,
-            x=x,
+            x=attrgetter(x_name.split()[0]),
             x_name=x_name,
             chosen=chosen,
-            scale=scale,
         )
-        for x, x_name, chosen in (
-            (_brokers, "brokers with 1,000 topics each", _storm_over_brokers),
-            (_topics, "topics of each of 10 brokers", _storm_over_topics),
+        for x_name, chosen in (
+            ("brokers with 1,000 topics each", _storm_over_brokers),
+            ("topics of each of 10 brokers", _storm_over_topics),
         )
     ]
 
@@ -171,7 +152,7 @@ def _over_distance(name: str, title: str, key: str, unit: str) -> Question:
         part="distance",
         key=key,
         unit=unit,
-        x=_round_trip,
+        x=attrgetter("round_trip_ms"),
         x_name="ms of a round trip between servers",
         chosen=_distance,
         linear=True,
@@ -185,7 +166,7 @@ def _over_number(name: str, title: str, key: str, unit: str) -> Question:
         part="number",
         key=key,
         unit=unit,
-        x=_servers,
+        x=attrgetter("servers"),
         x_name="servers",
         chosen=lambda point: point.kind == "number",
         linear=True,
@@ -199,7 +180,7 @@ def _over_clients(name: str, title: str, key: str, unit: str) -> Question:
         part="size",
         key=key,
         unit=unit,
-        x=_clients,
+        x=attrgetter("clients"),
         x_name="clients",
         chosen=lambda point: point.kind == "herd",
     )
@@ -285,22 +266,21 @@ def curves_of(question: Question, rows: Sequence[Row]) -> list[Curve]:
     for design in sorted(found, key=list(NAMES).index):
         dots = []
         for x, of_x in sorted(found[design].items()):
-            values = [
-                row.figures[question.key] * question.scale for row in of_x if question.key in row.figures
-            ]
+            values = [row.figures[question.key] for row in of_x if question.key in row.figures]
             dots.append(
                 Dot(
                     x=x,
-                    median=statistics.median(values) if values else None,
-                    low=min(values, default=None),
-                    high=max(values, default=None),
+                    median=statistics.median(values) if values else math.nan,
+                    low=min(values, default=math.nan),
+                    high=max(values, default=math.nan),
                     rounds=len(of_x),
                     failures=sum(row.failed is not None for row in of_x),
                     label=of_x[0].point.name,
                 )
             )
-        if any(dot.median is not None or dot.failures for dot in dots):
-            curves.append(Curve(design=design, dots=dots))
+        curve = Curve(design=design, dots=dots)
+        if curve.known or any(dot.failures for dot in dots):
+            curves.append(curve)
     return curves
 
 
@@ -311,8 +291,6 @@ def growth(curve: Curve) -> list[float | None]:
     """
     found: list[float | None] = []
     for one, other in itertools.pairwise(curve.known):
-        assert one.median is not None
-        assert other.median is not None
         if one.x > 0 and one.median > 0 and other.median > 0:
             found.append(math.log(other.median / one.median) / math.log(other.x / one.x))
         else:
@@ -322,7 +300,7 @@ def growth(curve: Curve) -> list[float | None]:
 
 def steady(curve: Curve) -> int:
     """Return 1 if a curve grows from each point to the next, -1 if it always falls, and 0 otherwise."""
-    steps = [later.median - earlier.median for earlier, later in itertools.pairwise(curve.known)]  # type: ignore[operator]
+    steps = [later.median - earlier.median for earlier, later in itertools.pairwise(curve.known)]
     return 1 if all(step > 0 for step in steps) else -1 if all(step < 0 for step in steps) else 0
 
 
@@ -372,10 +350,6 @@ def _apart(one: Curve, other: Curve) -> list[tuple[Dot, int]]:
 
 def _side(one: Dot, other: Dot) -> int:
     """Return -1 if all rounds of ``one`` lie below all rounds of ``other``, 1 if above, otherwise 0."""
-    assert one.low is not None
-    assert one.high is not None
-    assert other.low is not None
-    assert other.high is not None
     return -1 if one.high < other.low else 1 if one.low > other.high else 0
 
 
@@ -473,8 +447,6 @@ def _of_curve(question: Question, curve: Curve) -> list[str]:
     known = curve.known
     if known:
         first, last = known[0], known[-1]
-        assert first.median is not None
-        assert last.median is not None
         begins = f"{name}: {written(first.median, question.unit)} at {size_written(first.x, question)}"
         if last is first:
             found.append(f"{begins}.")
@@ -497,7 +469,7 @@ def _rounds(count: int) -> str:
 def _shape(question: Question, curve: Curve) -> str:
     bent = bend(curve)
     grown = [each for each in growth(curve) if each is not None]
-    values = [dot.median for dot in curve.known if dot.median is not None]
+    values = [dot.median for dot in curve.known]
     if max(values) - min(values) <= FLAT * max(values):
         return "it hardly changes"
     direction = steady(curve)
@@ -516,8 +488,6 @@ def _shape(question: Question, curve: Curve) -> str:
     if len(grown) < len(curve.known) - 1 or question.linear:
         return _straight(question, curve)
     first, last = curve.known[0], curve.known[-1]
-    assert first.median is not None
-    assert last.median is not None
     whole = math.log(last.median / first.median) / math.log(last.x / first.x)
     return f"ten times the size is {10**whole:.2g} times the value, without a bend"
 
@@ -525,8 +495,6 @@ def _shape(question: Question, curve: Curve) -> str:
 def _straight(question: Question, curve: Curve) -> str:
     """Return a text such as "+2 ms for each broker more", computed from a curve's first and last point."""
     first, last = curve.known[0], curve.known[-1]
-    assert first.median is not None
-    assert last.median is not None
     step = (last.median - first.median) / (last.x - first.x)
     sign = "+" if step > 0 else "-"
     return f"{sign}{written(abs(step), question.unit)} for each {_one(question)} more"

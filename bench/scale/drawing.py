@@ -61,9 +61,7 @@ class Picture:
 
 def picture(question: Question, curves: Sequence[Curve]) -> Picture:
     """Draw the curves of all designs for one question."""
-    values = [
-        value for curve in curves for dot in curve.known for value in (dot.low, dot.high) if value is not None
-    ]
+    values = [value for curve in curves for dot in curve.known for value in (dot.low, dot.high)]
     sizes = sorted({dot.x for curve in curves for dot in curve.dots})
     x = _axis(sizes, LEFT + 8, WIDTH - RIGHT, linear=question.linear)
     positive = [value for value in values if value > 0]
@@ -74,11 +72,11 @@ def picture(question: Question, curves: Sequence[Curve]) -> Picture:
         Line(
             design=curve.design,
             name=NAMES[curve.design],
-            path="M" + "L".join(f"{x(dot.x):.1f} {y(dot.median):.1f}" for dot in curve.known)  # type: ignore[arg-type]
+            path="M" + "L".join(f"{x(dot.x):.1f} {y(dot.median):.1f}" for dot in curve.known)
             if curve.known
             else "",
             marks=[_mark(dot, question, curve, x, y) for dot in curve.known],
-            failures=[round(x(dot.x), 1) for dot in curve.dots if dot.failures and dot.median is None],
+            failures=[round(x(dot.x), 1) for dot in curve.dots if dot.failures and math.isnan(dot.median)],
         )
         for curve in curves
     ]
@@ -91,7 +89,7 @@ def picture(question: Question, curves: Sequence[Curve]) -> Picture:
         description=f"{question.title}, over {question.x_name}: "
         + "; ".join(
             f"{NAMES[curve.design]} "
-            + ", ".join(f"{dot.x:g}: {written(dot.median or 0.0, question.unit)}" for dot in curve.known)
+            + ", ".join(f"{dot.x:g}: {written(dot.median, question.unit)}" for dot in curve.known)
             for curve in curves
         ),
     )
@@ -100,9 +98,6 @@ def picture(question: Question, curves: Sequence[Curve]) -> Picture:
 def _mark(
     dot: Dot, question: Question, curve: Curve, x: Callable[[float], float], y: Callable[[float], float]
 ) -> Mark:
-    assert dot.median is not None
-    assert dot.low is not None
-    assert dot.high is not None
     said = f"{NAMES[curve.design]}, {dot.x:,g}: {written(dot.median, question.unit)}"
     return Mark(
         x=round(x(dot.x), 1),
@@ -146,7 +141,6 @@ def _apart(ticks: Sequence[Tick]) -> list[Tick]:
     """Return the labels, but omit each label that lies too close to the label before."""
     found: list[Tick] = []
     for tick in ticks:
-        room = max(_LABEL_ROOM if found else 0.0, 0.0)
-        if not found or tick.at - found[-1].at >= room:
+        if not found or tick.at - found[-1].at >= _LABEL_ROOM:
             found.append(tick)
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,10 +17,9 @@ from routekeeper.bench.arms.servers import (
 from routekeeper.bench.arms.started import servers_of
 from routekeeper.bench.group import Unhealthy
 from routekeeper.bench.kernel import KernelNetwork
-from routekeeper.bench.links import Count, Direction, both_ways
+from routekeeper.bench.links import both_ways
 from routekeeper.bench.network import Network, ProxyNetwork
-from routekeeper.bench.ports import HOST
-from routekeeper.bench.processes import Process, Record
+from routekeeper.bench.processes import Record
 from routekeeper.bench.runfolder import Arm
 from routekeeper.bench.scale.points import LinkKind
 from routekeeper.bench.slow_disk import SlowDisks
@@ -33,7 +32,7 @@ TIMERS: Final = Timers(
     divisor=1.0, election_timeout_ms=500, zookeeper_tick_ms=2000, zookeeper_session_ms=30_000
 )
 #: Size of the JVM's heap in MB. It is enough for 100 brokers with 10,000 topics each: with a smaller heap, a
-#: JVM would spend its time on garbage collection. RocketMQ's own script, runserver.sh, sets the same value.
+#: JVM would spend its time on garbage collection. RocketMQ's own script, runserver.sh, also sets 4096.
 HEAP_MB: Final[dict[Arm, int]] = {"apache": 4096, "zookeeper": 3072}
 #: Options with which the comparison starts its JVMs, because they live for a short time only. This module
 #: removes the options from the commands, because its JVMs serve a heavy load.
@@ -42,43 +41,10 @@ START_S: Final = 90.0
 _LEADS: Final = ("leader", "standalone")
 
 
-class DirectNetwork(Network):
-    """A network on loopback without a proxy."""
-
-    bind = HOST
-
-    def host(self, name: str) -> str:
-        return HOST
-
-    def command(self, name: str, words: Sequence[str]) -> list[str]:
-        return list(words)
-
-    def dialled(self, dialler: str, acceptor: str, to: str) -> str:
-        return to
-
-    def members(self, bound: Mapping[str, str]) -> list[str]:
-        return list(bound.values())
-
-    def carriers(self) -> list[Process]:
-        return []
-
-    def cut(self, directions: Sequence[Direction]) -> int:
-        raise AssertionError("there is nothing to cut")
-
-    def heal(self) -> int:
-        raise AssertionError("there is nothing to heal")
-
-    def counts(self) -> list[Count]:
-        return []
-
-    def close(self) -> None:
-        """Do nothing, because there is no proxy to stop."""
-
-
 def network_of(kind: LinkKind, folder: Path, count: int, record: Record) -> Network:
     match kind:
         case "none":
-            return DirectNetwork()
+            return Network()
         case "proxy":
             return ProxyNetwork(folder, record)
         case "kernel":
@@ -114,20 +80,13 @@ class ScaleGroup:
         except BaseException:
             self._network.close()
             raise
-        self._carriers = self._network.carriers() if links == "proxy" else []
+        self.processes, self.clients = self.servers.processes, self.servers.clients
+        self._carriers = self._network.carriers()
         for process in self.processes:
             heap = f"-Xmx{HEAP_MB.get(arm, 0)}m"
             words = [heap if word.startswith("-Xmx") else word for word in process.command]
             words = [word for word in words if word not in _SHORT_LIVES]
             process.command = [*(slow.prefix(process.index) if slow else ()), *words]
-
-    @property
-    def processes(self) -> list[Process]:
-        return self.servers.processes
-
-    @property
-    def clients(self) -> list[str]:
-        return self.servers.clients
 
     @property
     def watched(self) -> list[str]:
@@ -136,9 +95,6 @@ class ScaleGroup:
     @property
     def pids(self) -> list[int]:
         return [process.child.pid for process in self.processes if process.child is not None]
-
-    def version(self) -> str:
-        return ""
 
     def start(self) -> None:
         for carrier in self._carriers:
@@ -175,7 +131,7 @@ class ScaleGroup:
     # -- faults -------------------------------------------------------------------------------------------
 
     def delay(self, round_trip_ms: float, *, loss: float = 0.0) -> None:
-        """Set the round-trip time, and the share of lost packets, between each pair of servers."""
+        """Set the round-trip time, and the share of lost packets (0 to 1), between each pair of servers."""
         names = self.servers.names
         directions = [
             pair for name in names for pair in both_ways([name], [each for each in names if each > name])

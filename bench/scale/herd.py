@@ -22,8 +22,8 @@ from routekeeper.bench.group import cpu_s
 from routekeeper.bench.processes import allow_connections
 from routekeeper.bench.wires.client import Client
 from routekeeper.bench.wires.job import Job, Plan, now
-from routekeeper.bench.wires.watchers import HttpWatcher, JuteWatcher
-from routekeeper.bench.wires.wire import Answer, WatchWire, Wire, WireError
+from routekeeper.bench.wires.watchers import HttpWatcher, JuteWatcher, WatchWire
+from routekeeper.bench.wires.wire import Answer, Wire, WireError
 
 Record = Callable[[dict[str, Any]], None]
 TOLD_S: Final = 10.0
@@ -42,7 +42,11 @@ def watch_wire(job: Job, key: int, addr: str) -> WatchWire:
 
 
 def told_members(plan: Plan, member: int) -> list[int]:
-    """Return the servers with which the changing broker registers."""
+    """Return the indexes of the servers that get each change of the broker.
+
+    Args:
+        member: Index of the server that gets the change, if the plan does not send it to all servers.
+    """
     return list(range(len(plan.members))) if plan.everywhere else [member]
 
 
@@ -90,11 +94,7 @@ def used_s(pids: list[int]) -> list[float]:
     return [cpu_s(pid) for pid in pids]
 
 
-def ignore(row: dict[str, Any]) -> None:
-    """Do nothing with a raw row."""
-
-
-async def watch(job: Job, record: Record = ignore) -> dict[str, Any]:
+async def watch(job: Job, record: Record) -> dict[str, Any]:
     """Change one key (a broker or a node) again and again; measure when all watchers have the new value.
 
     ``watchers`` clients watch at each server. There is one phase for each server, and all phases take the
@@ -121,7 +121,6 @@ async def watch(job: Job, record: Record = ignore) -> dict[str, Any]:
         for change in measured:
             record(change.row(member))
         record(cpu_row("watch", before, after))
-    acks = sorted(change.acked_at - change.sent_at for change in made)
     halves = sorted(change.half_s for change in made)
     lasts = sorted(change.last_s for change in made)
     return {
@@ -130,7 +129,6 @@ async def watch(job: Job, record: Record = ignore) -> dict[str, Any]:
         "ms_p50": percentile(lasts, 0.5) * 1e3,
         "ms_p99": percentile(lasts, 0.99) * 1e3,
         "half_ms_p50": percentile(halves, 0.5) * 1e3,
-        "ack_ms_p50": percentile(acks, 0.5) * 1e3,
         "server_cpu_s": used,
     }
 
@@ -228,7 +226,7 @@ class Phase:
             self._job.fail(f"watch: {reason}")
 
 
-async def poll(job: Job, record: Record = ignore) -> dict[str, Any]:
+async def poll(job: Job, record: Record) -> dict[str, Any]:
     """Change one broker once; measure when each polling client has seen the change.
 
     ``watchers`` clients poll at each server, each of them every 30 s. Their first requests are evenly spread

@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from routekeeper.bench.arms.interface import CLUSTER, Arm, ArmConfig, Side
+from routekeeper.bench.arms.remoting import threaded_arm
 from routekeeper.bench.arms.servers import wait_until
+from routekeeper.bench.cluster import create_topics
 from routekeeper.bench.events import Operation, Outcome
 from routekeeper.bench.group import Unhealthy
 from routekeeper.bench.ports import HOST, free_ports
@@ -36,12 +38,10 @@ from routekeeper.bench.storm.frames import topic_name
 from routekeeper.bench.storm.rightness import PAUSE_S, ChildrenReader, Reader, RouteReader
 from routekeeper.bench.timers import DOCUMENTED_MS
 from routekeeper.bench.wires.wire import WireError
-from routekeeper.client.blocking import Client
-from routekeeper.client.config import ClientConfig, ProducerConfig
+from routekeeper.client.config import ProducerConfig
 from routekeeper.client.errors import NotApplied, OutcomeUnknown
 from routekeeper.client.producer import Message
 from routekeeper.remoting.errors import RemotingError, ResponseError
-from routekeeper.remoting.route import TopicConfig
 
 Record = Callable[[dict[str, Any]], None]
 #: Number of changes before the first measured change. A JVM compiles only code that has run often.
@@ -168,7 +168,8 @@ def losses(group: ScaleGroup, point: Point, record: Record, chance: random.Rando
             probe.wait_at_most(TRY_S)
         for down in range(1, servers):
             within_s = tried_s(servers, down)
-            if all(accepted):  # after a failed change, the servers have had this time already
+            # Give the servers time to elect a leader. After a failed change, they have had this time already.
+            if all(accepted):
                 await_service(group, left, within_s)
             leader = group.leader()
             lost = next_lost(left, leader, chance)
@@ -258,7 +259,7 @@ def measure_away(
             broker.launch()
         for broker in brokers:
             broker.wait_ready()
-        create_topic(group.clients, list(side.brokers.values()))
+        create_topics(group.clients, list(side.brokers.values()), [TOPIC])
         await_route(arm, side, brokers)
         client = arm.producer_client(side, 0, seed=1, hooks=())
         try:
@@ -367,7 +368,6 @@ def users_of(group: ScaleGroup, folder: Path) -> tuple[Arm, list[Process]]:
     side = Side(
         name="clients",
         servers=group.clients,
-        http=group.servers.http,
         brokers=dict(zip(addrs, addrs, strict=True)),
     )
     config = ArmConfig(
@@ -401,22 +401,9 @@ def users_of(group: ScaleGroup, folder: Path) -> tuple[Arm, list[Process]]:
         )
         for index, addr in enumerate(addrs)
     ]
-    if is_zookeeper:
-        from routekeeper.bench.arms import zookeeper  # imported here, because only ZooKeeper needs kazoo
-
-        # While all servers are down, kazoo would log a line for each attempt to connect.
-        zookeeper.log.setLevel(logging.CRITICAL)
-        return zookeeper.ZooKeeperArm(config), brokers
-    from routekeeper.bench.arms.remoting import RemotingArm
-
-    return RemotingArm(config), brokers
-
-
-def create_topic(servers: list[str], addrs: list[str]) -> None:
-    with Client(ClientConfig(nameservers=tuple(servers), call_timeout_s=30.0)) as client:
-        config = TopicConfig(topic_name=TOPIC, read_queue_nums=4, write_queue_nums=4)
-        for addr in addrs:
-            client.run(client.admin.create_topic(addr, config))
+    # While all servers are down, kazoo would log a line for each attempt to connect.
+    logging.getLogger("routekeeper.bench.arms.zookeeper").setLevel(logging.CRITICAL)
+    return threaded_arm(config), brokers
 
 
 def await_route(arm: Arm, side: Side, brokers: list[Process]) -> None:

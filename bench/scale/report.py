@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import jinja2
 
 from routekeeper.bench.files import write_at_once
 from routekeeper.bench.scale import drawing
 from routekeeper.bench.scale.curves import NAMES, Answer, answers_of
-from routekeeper.bench.scale.drawing import Picture, picture
+from routekeeper.bench.scale.drawing import picture
 from routekeeper.bench.scale.order import Order
 from routekeeper.bench.scale.others import OTHERS
 from routekeeper.bench.scale.points import PARTS, TRIED_S, TRIED_WITHOUT_MAJORITY_S, Part, Row
-from routekeeper.bench.scale.tables import Table, tables_of
+from routekeeper.bench.scale.tables import tables_of
 
 #: If other programs use more CPU cores than this, a phase of a measurement counts as disturbed.
 BUSY: Final = 0.25
@@ -43,30 +43,7 @@ _LINKS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """A question as the page shows it: its diagram and its sentences."""
-
-    name: str
-    title: str
-    picture: Picture
-    sentences: list[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """A part of the measurements (size, distance or number) as the page shows it."""
-
-    name: Part
-    title: str
-    about: str
-    answers: list[Shown]
-    tables: list[Table]
-    failures: list[str]
-    left_out: list[str]
-
-
-def sections_of(series: Sequence[tuple[Order, Sequence[Row]]]) -> list[Section]:
+def sections_of(series: Sequence[tuple[Order, Sequence[Row]]]) -> list[dict[str, Any]]:
     """Return the sections of the page, one for each part that was measured."""
     found = []
     for part in PARTS:
@@ -74,26 +51,21 @@ def sections_of(series: Sequence[tuple[Order, Sequence[Row]]]) -> list[Section]:
         rows = [row for _, several in of_part for row in several]
         if rows:
             found.append(
-                Section(
-                    name=part,
-                    title=_TITLES[part],
-                    about=" ".join(_about(order, theirs) for order, theirs in of_part),
-                    answers=[_shown(answer) for answer in answers_of(rows) if answer.question.part == part],
-                    tables=tables_of(part, rows),
-                    failures=_failures(rows),
-                    left_out=_left_out(rows),
-                )
+                {
+                    "name": part,
+                    "title": _TITLES[part],
+                    "about": " ".join(_about(order, theirs) for order, theirs in of_part),
+                    "answers": [
+                        (answer, picture(answer.question, answer.curves))
+                        for answer in answers_of(rows)
+                        if answer.question.part == part
+                    ],
+                    "tables": tables_of(part, rows),
+                    "failures": _failures(rows),
+                    "left_out": _left_out(rows),
+                }
             )
     return found
-
-
-def _shown(answer: Answer) -> Shown:
-    return Shown(
-        name=answer.question.name,
-        title=answer.question.title,
-        picture=picture(answer.question, answer.curves),
-        sentences=answer.sentences,
-    )
 
 
 def _about(order: Order, rows: Sequence[Row]) -> str:
@@ -236,7 +208,7 @@ def curves_csv(answers: Sequence[Answer]) -> str:
         for curve in answer.curves:
             for dot in curve.dots:
                 values = [
-                    "" if value is None else f"{value:.6g}" for value in (dot.median, dot.low, dot.high)
+                    "" if math.isnan(value) else f"{value:.6g}" for value in (dot.median, dot.low, dot.high)
                 ]
                 table.writerow(
                     [

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,13 +30,11 @@ from routekeeper.bench.scale.points import (
     SERIES_S,
     LinkKind,
     Part,
-    Point,
     Row,
     Turn,
     measured_s,
     missing_turns,
     points_of,
-    seconds_of,
     turns_of,
 )
 from routekeeper.bench.scale.size import measure_herd, measure_storm
@@ -104,7 +102,7 @@ class Series:
             )
             self._progress(f"{where}: left out, no time is left")
             return
-        if (lacking := lacking_for(turn.point)) is not None:
+        if (lacking := missing_slow_disk() if turn.point.slow_ms else None) is not None:
             self._keep(turn, load, 0.0, left_out=f"it needs {lacking}")
             self._progress(f"{where}: left out, it needs {lacking}")
             return
@@ -173,17 +171,9 @@ class Series:
                     chance = stream(self.order.seed, f"losses {turn.round} {point.name}")
                     return measure_number(group, point, record, chance)
                 case "away":
-                    with started(group):
-                        return measure_away(group, point, work, log.record, turn.round)
-
-
-@contextlib.contextmanager
-def started(group: ScaleGroup) -> Iterator[None]:
-    try:
-        group.start()
-        yield
-    finally:
-        group.stop()
+                    stack.callback(group.stop)
+                    group.start()
+                    return measure_away(group, point, work, log.record, turn.round)
 
 
 def _path_of(turn: Turn) -> Path:
@@ -244,11 +234,6 @@ def event_of(row: dict[str, Any]) -> Operation | ProcessSample | None:
     return None
 
 
-def lacking_for(point: Point) -> str | None:
-    """Return the program or device that a point needs and this machine lacks; None if nothing is lacking."""
-    return missing_slow_disk() if point.slow_ms else None
-
-
 def available(designs: Sequence[Arm]) -> tuple[list[Arm], str | None]:
     """Return the designs that this machine can run, and the reason why a design is left out, or None."""
     lacking = apache.missing()
@@ -282,10 +267,3 @@ def order_of(
         started_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         limit_s=limit_s,
     )
-
-
-def planned_s(order: Order) -> float:
-    """Return the expected duration of a series on two idle CPU cores, in seconds."""
-    points = points_of(order.part, links=order.links, small=order.small)
-    turns = turns_of(points, order.designs, order.rounds)
-    return min(order.limit_s, sum(seconds_of(turn.point, turn.design) for turn in turns))

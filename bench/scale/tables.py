@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 from routekeeper.bench.runfolder import Arm
@@ -27,7 +28,7 @@ class _Line:
     """A kind of row in a table. The table has one row for each chosen point.
 
     Attributes:
-        text: Function that returns the first cell of a point's row.
+        text: First cell of the row; if it is empty, the row begins with the name of its point.
         key: Name of the figure in the row.
         unit: Unit of the figure; empty for a plain number.
         chosen: Function that returns True if the table has a row for a point.
@@ -35,15 +36,16 @@ class _Line:
             in this range, the cell says so, because such values tell nothing about the design.
     """
 
-    text: Callable[[Point], str]
+    text: str = ""
     key: str
     unit: str
     chosen: Callable[[Point], bool]
     plan: tuple[float, float] | None = None
 
 
-#: Range of the time until the last broker is back, if the brokers' return is spread over a period. With ten
-#: brokers and the resident broker, the last of the ten comes back after nine elevenths of the period.
+#: Range of the time until the last broker is back, if the brokers' return is spread over a period. Eleven
+#: brokers share the period: ten brokers, and one broker that never leaves. So the last of the ten comes back
+#: after nine elevenths (0.82) of the period.
 _RETURN_S: Final = (0.8 * PERIOD_S, 1.05 * PERIOD_S)
 _RETURN_MS: Final = (1e3 * _RETURN_S[0], 1e3 * _RETURN_S[1])
 #: Range of the time until the last broker is back, after a rolling restart. The time begins with the restart
@@ -53,13 +55,13 @@ _ROLL_S: Final = (0.3 * PERIOD_S, 1.05 * PERIOD_S)
 
 def tables_of(part: Part, rows: Sequence[Row]) -> list[Table]:
     """Return the tables of a part; leave out tables that have no figures."""
-    found = [_table(title, first, lines, rows) for title, first, lines in _TABLES[part]]
+    found = [_table(title, lines, rows) for title, lines in _TABLES[part]]
     if part == "number":
         found = [_losses(rows), *found, _away(rows)]
     return [table for table in found if table.rows]
 
 
-def _table(title: str, first: str, lines: Sequence[_Line], rows: Sequence[Row]) -> Table:
+def _table(title: str, lines: Sequence[_Line], rows: Sequence[Row]) -> Table:
     designs = [design for design in NAMES if any(row.design == design for row in rows)]
     found: list[list[str]] = []
     for line in lines:
@@ -69,8 +71,8 @@ def _table(title: str, first: str, lines: Sequence[_Line], rows: Sequence[Row]) 
         ):
             cells = [_cell(rows, point, design, line.key, line.unit, line.plan) for design in designs]
             if any(cells):
-                found.append([line.text(point), *(cell or "-" for cell in cells)])
-    return Table(title=title, heads=[first, *(NAMES[design] for design in designs)], rows=found)
+                found.append([line.text or point.name, *(cell or "-" for cell in cells)])
+    return Table(title=title, heads=["", *(NAMES[design] for design in designs)], rows=found)
 
 
 def _cell(
@@ -99,7 +101,7 @@ def _cell(
 def _losses(rows: Sequence[Row]) -> Table:
     """Return the table of times from a kill until the next accepted change.
 
-    The table has a row for each number of servers, and for each number of killed servers.
+    The table has one row for each pair of a number of servers and a number of killed servers.
     """
     designs: list[Arm] = [row.design for row in rows]
     known = [design for design in NAMES if design in designs]
@@ -138,7 +140,7 @@ def _away(rows: Sequence[Row]) -> Table:
     sent = sorted({row.figures["away_sent"] for row in rows if "away_sent" in row.figures})
     many = " or ".join(f"{each:,.0f}" for each in sent) or "all"
     lines = [
-        _Line(text=_fixed(text), key=key, unit=unit, chosen=_of_kind("away"))
+        _Line(text=text, key=key, unit=unit, chosen=_of_kind("away"))
         for text, key, unit in (
             (f"of {many} messages meanwhile failed", "away_failed", ""),
             (
@@ -150,7 +152,7 @@ def _away(rows: Sequence[Row]) -> Table:
             ("of the messages from the start until 2 s after that, failed", "away_failed_after", ""),
         )
     ]
-    return _table("All servers are away for minutes, brokers and a producer go on", "", lines, rows)
+    return _table("All servers are away for minutes, brokers and a producer go on", lines, rows)
 
 
 def _several(point: Point) -> bool:
@@ -161,29 +163,8 @@ def _of_kind(kind: str) -> Callable[[Point], bool]:
     return lambda point: point.kind == kind
 
 
-def _fixed(text: str) -> Callable[[Point], str]:
-    return lambda point: text
-
-
-def _named(point: Point) -> str:
-    return point.name
-
-
 def _lossy(point: Point) -> bool:
     return point.kind == "distance" and point.loss > 0
-
-
-def _spread(point: Point) -> bool:
-    return point.spread
-
-
-def _polling(point: Point) -> bool:
-    return point.polling
-
-
-def _sizes(title: str, line: _Line) -> tuple[str, str, list[_Line]]:
-    """Return a table with one row for each size. Its first column has no heading."""
-    return title, "", [line]
 
 
 _SLOW: Final = (
@@ -204,65 +185,56 @@ _LOSSY: Final = (
         "s",
     ),
 )
-_TABLES: Final[dict[Part, list[tuple[str, str, list[_Line]]]]] = {
+_TABLES: Final[dict[Part, list[tuple[str, list[_Line]]]]] = {
     "size": [
-        _sizes(
+        (
             "All servers restart, brokers come back at once: every route is right after",
-            _Line(text=_named, key="restart_right_s", unit="s", chosen=_of_kind("storm")),
+            [_Line(key="restart_right_s", unit="s", chosen=_of_kind("storm"))],
         ),
-        _sizes(
+        (
             "The same, brokers come back over 30 s",
-            _Line(text=_named, key="spread_right_s", unit="s", chosen=_spread, plan=_RETURN_S),
+            [_Line(key="spread_right_s", unit="s", chosen=attrgetter("spread"), plan=_RETURN_S)],
         ),
-        _sizes(
+        (
             "The longest wait for the route of the broker that comes back last of these",
-            _Line(text=_named, key="spread_wait_ms_longest", unit="ms", chosen=_spread, plan=_RETURN_MS),
+            [_Line(key="spread_wait_ms_longest", unit="ms", chosen=attrgetter("spread"), plan=_RETURN_MS)],
         ),
-        _sizes(
+        (
             "Largest resident memory of one server",
-            _Line(text=_named, key="register_memory_mb", unit="MB", chosen=_of_kind("storm")),
+            [_Line(key="register_memory_mb", unit="MB", chosen=_of_kind("storm"))],
         ),
-        _sizes(
+        (
             "What a Java virtual machine keeps after a collection of garbage",
-            _Line(text=_named, key="register_heap_kept_mb", unit="MB", chosen=_of_kind("storm")),
+            [_Line(key="register_heap_kept_mb", unit="MB", chosen=_of_kind("storm"))],
         ),
-        _sizes(
+        (
             "Clients that ask every 30 s: the last one knows a change after",
-            _Line(text=_named, key="poll_ms_last", unit="ms", chosen=_polling, plan=_RETURN_MS),
+            [_Line(key="poll_ms_last", unit="ms", chosen=attrgetter("polling"), plan=_RETURN_MS)],
         ),
     ],
     "distance": [
         (
             "A slow disk: each sync of one server takes 20 ms more",
-            "",
-            [
-                _Line(text=_fixed(text), key=key, unit="ms", chosen=_of_kind("slow-disk"))
-                for text, key in _SLOW
-            ],
+            [_Line(text=text, key=key, unit="ms", chosen=_of_kind("slow-disk")) for text, key in _SLOW],
         ),
         (
             "1 % of the packets between servers are lost, the round trip takes 5 ms",
-            "",
-            [_Line(text=_fixed(text), key=key, unit=unit, chosen=_lossy) for text, key, unit in _LOSSY],
+            [_Line(text=text, key=key, unit=unit, chosen=_lossy) for text, key, unit in _LOSSY],
         ),
     ],
     "number": [
         (
             "Servers that may be down while changes go on; the plan keeps one server up",
-            "",
-            [_Line(text=_named, key="down_with_changes", unit="", chosen=_several)],
+            [_Line(key="down_with_changes", unit="", chosen=_several)],
         ),
         (
             "Servers that may be down while all others give right answers; the plan keeps one server up",
-            "",
-            [_Line(text=_named, key="down_with_answers", unit="", chosen=_several)],
+            [_Line(key="down_with_answers", unit="", chosen=_several)],
         ),
         (
             "One server restarts after the other: the longest time without a right answer",
-            "",
             [
                 _Line(
-                    text=_named,
                     key="rolling_read_gap_s",
                     unit="s",
                     chosen=_of_kind("number"),
@@ -272,8 +244,7 @@ _TABLES: Final[dict[Part, list[tuple[str, str, list[_Line]]]]] = {
         ),
         (
             "One server restarts after the other, the leader last: changes of the leader",
-            "",
-            [_Line(text=_named, key="rolling_leader_changes", unit="", chosen=_of_kind("number"))],
+            [_Line(key="rolling_leader_changes", unit="", chosen=_of_kind("number"))],
         ),
     ],
 }

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterable
 from typing import Generic
 
-from routekeeper.bench.storm.sessions import Session, encode_nodes, lasting_nodes, slices
+from routekeeper.bench.storm.sessions import Session, encode_nodes, slices
 from routekeeper.bench.wires.client import W
 from routekeeper.bench.wires.wire import Answer, WireError
 
@@ -34,7 +33,9 @@ class Blocking(Generic[W]):
         self._socket.close()
 
     def ask(self, request: bytes) -> Answer:
-        """Send the request that ``wire`` made last, and return its answer.
+        """Send ``request`` and return its answer. It must be the last request that ``self.wire`` has made.
+
+        Answers to earlier requests are discarded.
 
         Raises:
             OSError: If the connection is lost, or if no answer came in time.
@@ -55,20 +56,9 @@ class Blocking(Generic[W]):
         return self.wire.feed(data)
 
 
-class BlockingSession(Blocking[Session]):
-    """A session with a ZooKeeper server, over a blocking socket."""
-
-    def __init__(self, addr: str, *, timeout_s: float) -> None:
-        super().__init__(addr, Session(), timeout_s=timeout_s)
-
-
-def make_lasting_nodes(addr: str, keys: Iterable[int], topics: Iterable[str]) -> None:
-    make_nodes(addr, lasting_nodes(keys, topics))
-
-
 def make_nodes(addr: str, nodes: list[tuple[str, bytes]]) -> None:
     """Create persistent nodes. A node must come after its parent in the list, and must not exist yet."""
-    session = BlockingSession(addr, timeout_s=30.0)
+    session = Blocking(addr, Session(), timeout_s=30.0)
     try:
         for part in slices(nodes):
             answer = session.ask(session.wire.create_all(encode_nodes(part, ephemeral=False)))

@@ -193,11 +193,10 @@ class Asking:
         self.samples: list[Sample] = []
         self.own_ns = self.polled_ns = 0
         self.measuring = False
-        self.request: Callable[[Any, int], bytes]
-        self.tag: Callable[[Any], int]
         if plan.kind == "jute":
-            self.request = lambda wire, turn: wire.get(plan.paths[turn % len(plan.paths)])
-            self.tag = lambda wire: int(wire.tag)
+            paths = plan.paths
+            self.request: Callable[[Any, int], bytes] = lambda wire, turn: wire.get(paths[turn % len(paths)])
+            self.tag: Callable[[Any], int] = lambda wire: int(wire.tag)
         else:
             frames = [query_frame(topic) for topic in plan.topics]
             self.request = lambda wire, turn: frames[turn % len(frames)]

@@ -17,16 +17,17 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, Self, TypeVar
 
 import msgspec
-import psutil
 
 from routekeeper.bench.arms.layout import topic_child, topic_path
 from routekeeper.bench.figures import percentile
-from routekeeper.bench.group import Group, Unhealthy, cpu_s, heap_kept, largest_memory_mb, log_tails, usages
+from routekeeper.bench.group import Group, Unhealthy, cpu_s, heap_kept, largest_memory_mb, log_tails
+from routekeeper.bench.processes import sample_machine, sample_process
 from routekeeper.bench.storm import brokers, bystander
-from routekeeper.bench.storm.blocking import make_lasting_nodes
+from routekeeper.bench.storm.blocking import make_nodes
 from routekeeper.bench.storm.brokers import RESIDENT_TOPICS
 from routekeeper.bench.storm.frames import QUEUES, broker_name, topic_name
 from routekeeper.bench.storm.rightness import Watch
+from routekeeper.bench.storm.sessions import lasting_nodes
 
 #: Largest allowed duration of a storm in seconds; a longer storm counts as failed. The limit is high because
 #: a storm can take minutes on a busy machine.
@@ -110,7 +111,7 @@ class Life:
             system.start()
             if system.kind == "jute":
                 names = [*map(topic_name, range(plan.topics)), *RESIDENT_TOPICS]
-                make_lasting_nodes(system.clients[0], range(plan.brokers + 1), names)
+                make_nodes(system.clients[0], lasting_nodes(range(plan.brokers + 1), names))
             self._brokers = self._stack.enter_context(Child(brokers.__name__, plan))
             self._do("connect", CONNECT_S)
             self.bystander = self._stack.enter_context(Child(bystander.__name__, self._asked()))
@@ -225,10 +226,13 @@ class Life:
         return found | self._counted(answer["rows"]) | {"brokers_pause_ms": answer["longest_pause_ns"] / _MS}
 
     def _ended(self, watch: Watch, t_ns: int, aim: str) -> dict[str, Any]:
-        """Wait until all servers answer right; return two times in seconds.
+        """Wait until all servers answer right; return two times, in seconds after ``t_ns``.
 
-        - ``first_right_s``: time until every server has given a right answer
-        - ``right_s``: time from which all answers of all servers were right
+        - ``first_right_s``: time at which every server had given a right answer
+        - ``right_s``: time from which on all answers of all servers were right
+
+        Args:
+            aim: Words for the error if the servers do not answer right in time.
         """
         right = watch.wait(STORM_S)
         for row in watch.rows:
@@ -254,13 +258,15 @@ class Life:
     def _measuring(self, phase: str, *, restarts: bool = False) -> Iterator[dict[str, Any]]:
         """Measure CPU time, memory and leader changes during an action.
 
-        If servers restart during the action, the CPU time of their new processes begins at 0.
+        Args:
+            phase: Name of the action in the recorded rows.
+            restarts: True if the action restarts all servers. The CPU time of the new processes begins at 0.
         """
         self._phase = phase
         found: dict[str, Any] = {}
         terms = self._epoch()
         own = self._own_s()
-        machine, used = _busy_s(), 0.0 if restarts else self._servers_s()
+        machine, used = sample_machine().cpu_ns / _S, 0.0 if restarts else self._servers_s()
         self._record_terms()
         began = time.monotonic()
         with sampled(self._sample) as samples:
@@ -269,7 +275,7 @@ class Life:
         for sample in samples:
             self._record({"kind": "server", "phase": phase, **sample})
         found["cpu_s"] = self._servers_s() - used
-        others = _busy_s() - machine - (self._own_s() - own) - found["cpu_s"]
+        others = sample_machine().cpu_ns / _S - machine - (self._own_s() - own) - found["cpu_s"]
         found["other_programs_cores"] = max(0.0, others / found["seconds"])
         found["memory_mb"] = max(largest_memory_mb(self.system))
         after = self._epoch()
@@ -282,8 +288,19 @@ class Life:
     def _sample(self) -> list[dict[str, float]]:
         """Return the CPU time and the memory of each server now."""
         t_ns = time.monotonic_ns()
-        found = enumerate(usages(self.system))
-        return [{"server": index, "t_ns": t_ns} | usage for index, usage in found if usage is not None]
+        pids = enumerate(self.system.pids)
+        found = [sample_process(pid, role="nameserver", index=index) for index, pid in pids]
+        return [
+            {
+                "server": each.index,
+                "t_ns": t_ns,
+                "pid": each.pid,
+                "cpu_s": each.cpu_ns / _S,
+                "memory_mb": each.rss_bytes / 1e6,
+            }
+            for each in found
+            if each is not None
+        ]
 
     def _record_terms(self) -> None:
         """Record the newest term (raft) or epoch (ZooKeeper) that a server knows."""
@@ -394,12 +411,6 @@ def sampled(sample: Callable[[], list[_T]]) -> Iterator[list[_T]]:
         over.set()
         thread.join()
         taken += sample()
-
-
-def _busy_s() -> float:
-    """Return the CPU time in s that all processes of the machine have used since the machine was started."""
-    times = psutil.cpu_times()
-    return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
 
 
 def load_now() -> float:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from routekeeper.bench.arms.layout import topic_path
-from routekeeper.bench.storm.blocking import BlockingSession
+from routekeeper.bench.storm.blocking import Blocking
 from routekeeper.bench.storm.frames import topic_name
+from routekeeper.bench.storm.sessions import Session
 from routekeeper.bench.wires.client import Kind
 from routekeeper.bench.wires.wire import WireError
 from routekeeper.remoting.codes import RequestCode, ResponseCode
@@ -25,16 +26,6 @@ ANSWER_S: Final = 60.0
 TOPICS_ASKED: Final = 16
 
 
-class Reader(Protocol):
-    """A client of one server."""
-
-    def count(self, topic: str) -> int | None:
-        """Return the number of brokers that the server lists for a topic; None if the answer is not valid."""
-        ...
-
-    def close(self) -> None: ...
-
-
 class RouteReader:
     """Reader that sends route queries (105) to a nameserver."""
 
@@ -44,6 +35,7 @@ class RouteReader:
         self._client = BlockingClient()
 
     def count(self, topic: str) -> int | None:
+        """Return the number of brokers that the server lists for a topic; None if the answer is not valid."""
         query = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         try:
             answer = self._client.invoke(self._addr, query, timeout_s=self._answer_s)
@@ -67,12 +59,12 @@ class ChildrenReader:
     def __init__(self, addr: str, *, answer_s: float = ANSWER_S) -> None:
         self._addr = addr
         self._answer_s = answer_s
-        self._session: BlockingSession | None = None
+        self._session: Blocking[Session] | None = None
 
     def count(self, topic: str) -> int | None:
         try:
             if self._session is None:
-                self._session = BlockingSession(self._addr, timeout_s=self._answer_s)
+                self._session = Blocking(self._addr, Session(), timeout_s=self._answer_s)
             answer = self._session.ask(self._session.wire.children(topic_path(topic)))
         except (OSError, WireError):
             self.close()
@@ -83,6 +75,9 @@ class ChildrenReader:
         if self._session is not None:
             self._session.close()
             self._session = None
+
+
+Reader = RouteReader | ChildrenReader
 
 
 class Watch:

@@ -28,7 +28,6 @@ from kazoo.security import OPEN_ACL_UNSAFE
 
 from routekeeper.bench.arms.layout import IDS, encode_addr, master_path, topic_child, topic_path
 from routekeeper.bench.storm.frames import QUEUES
-from routekeeper.bench.wires.brokers import ancestors
 from routekeeper.bench.wires.jute import JuteSession
 from routekeeper.bench.wires.remoting_wire import broker_addr
 from routekeeper.bench.wires.wire import Answer, WireError
@@ -39,7 +38,6 @@ NODES_PER_MULTI: Final = 300
 #: Largest number of requests for many nodes that one session has in flight. With more requests, a session
 #: could wait too long for an answer.
 MULTIS_IN_FLIGHT: Final = 4
-SESSION_S: Final = 30
 #: Interval between two pings in seconds. It is a third of the session time-out, as with real clients.
 PING_S: Final = 10.0
 _ERROR: Final = -1
@@ -69,7 +67,7 @@ class Session(JuteSession):
     """
 
     def __init__(self, identity: tuple[int, bytes] = (0, bytes(16))) -> None:
-        super().__init__(SESSION_S * 1000)
+        super().__init__()
         self.identity = identity
         self.expired = False
         self._multis: set[int] = set()
@@ -83,7 +81,7 @@ class Session(JuteSession):
             self.expired = True
             raise WireError("the session has expired")
         self.identity = found.session_id, found.passwd
-        self._granted(found)
+        self.ready = True
 
     def create_all(self, nodes: Encoded) -> bytes:
         """Return a request that creates all these nodes, or none of them; see :func:`encode_nodes`."""
@@ -156,6 +154,16 @@ def lasting_nodes(keys: Iterable[int], topics: Iterable[str]) -> list[tuple[str,
     """Return the persistent nodes below which brokers create their ephemeral nodes, parents first."""
     above = [*(f"{topic_path(topic)}/x" for topic in topics), *(f"{IDS}/{key}/x" for key in keys)]
     return [(path, b"") for path in ancestors(above)]
+
+
+def ancestors(paths: list[str]) -> list[str]:
+    """Return every ancestor of the given ZooKeeper paths once, each parent before its children."""
+    found: dict[str, None] = {}
+    for path in paths:
+        names = path.split("/")[1:-1]
+        for depth in range(1, len(names) + 1):
+            found["/" + "/".join(names[:depth])] = None
+    return list(found)
 
 
 def slices(nodes: list[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import time
 from collections.abc import Callable
 from typing import Final, Literal
@@ -16,7 +15,7 @@ from routekeeper.bench.wires.jute import JuteWire
 from routekeeper.bench.wires.remoting_wire import RemotingWire
 from routekeeper.bench.wires.wire import Answer, Wire, WireError
 
-JobName = Literal["one", "writes", "visible", "reads", "failover", "heartbeats", "watch", "poll"]
+JobName = Literal["one", "writes", "visible", "reads", "watch", "poll"]
 CONNECT_S: Final = 10.0
 PREPARE_S: Final = 20.0
 
@@ -31,16 +30,12 @@ class Plan(msgspec.Struct, kw_only=True):
         value_size: Bytes of the value that a ZooKeeper write stores. The remoting protocol has no such value.
             The size of its writes depends on ``topics``.
         pids: Processes whose CPU time is measured.
-        victim: Pid of the process that the failover job kills or stops.
-        by: Signal that the failover job sends to ``victim``.
-        lease_s: ZooKeeper's session timeout in the heartbeat job, in seconds.
         watched: ``host:port`` at which each member reports changes to watchers.
         watchers: Number of watchers at each member.
         first_key: Lowest number of a broker or node that the watch and poll jobs use. Other load processes
             use lower numbers.
         everywhere: True if the broker of the watch and poll jobs registers with every member, as RocketMQ's
             brokers do. False if the broker registers with one member.
-        report: Seconds between two progress lines on standard error while a load runs, or 0 for no lines.
     """
 
     job: JobName
@@ -52,14 +47,10 @@ class Plan(msgspec.Struct, kw_only=True):
     value_size: int = 200
     topics: int = 10
     pids: list[int] = []
-    victim: int = 0
-    by: int = signal.SIGKILL
-    lease_s: int = 30
     watched: list[str] = []
     watchers: int = 1
     first_key: int = 0
     everywhere: bool = False
-    report: float = 0.0
 
 
 class Job:

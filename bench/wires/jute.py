@@ -17,7 +17,6 @@ from routekeeper.bench.wires.wire import Answer, WireError
 SESSION_TIMEOUT_MS: Final = 30_000
 _EVENT_XID: Final = -1
 _PING_XID: Final = -2
-_EPHEMERAL: Final = 1
 _NODE_EXISTS: Final = -110
 _LENGTH: Final = struct.Struct(">i")
 _REQUEST: Final = struct.Struct(">iii")
@@ -30,19 +29,12 @@ def path_of(key: int) -> str:
 
 
 class JuteSession:
-    """One ZooKeeper session: its handshake, its requests, and the decoding of answers, events and pings.
+    """One ZooKeeper session: its handshake, its requests, and the decoding of answers, events and pings."""
 
-    Args:
-        timeout_ms: Requested session timeout. The server may grant a different timeout.
-    """
-
-    def __init__(self, timeout_ms: int = SESSION_TIMEOUT_MS) -> None:
+    def __init__(self) -> None:
         self.ready = False
         self.tag = 0
         self.out = bytearray()
-        #: Session timeout in ms that the server granted, or 0 before the handshake is over.
-        self.timeout_ms = 0
-        self._asked_ms = timeout_ms
         self._rest = b""
         self._may_exist: set[int] = set()
 
@@ -50,7 +42,7 @@ class JuteSession:
         return self._hello(0, bytes(16))
 
     def _hello(self, session: int, password: bytes) -> bytes:
-        body = Connect(0, 0, self._asked_ms, session, password, False).serialize()
+        body = Connect(0, 0, SESSION_TIMEOUT_MS, session, password, False).serialize()
         return bytes(write_buffer(body))  # kazoo's format of a buffer is that of a packet: length, then bytes
 
     def request(self, asked: Any) -> bytes:
@@ -58,14 +50,6 @@ class JuteSession:
         self.tag += 1
         body = bytes(asked.serialize())
         return _REQUEST.pack(8 + len(body), self.tag, asked.type) + body
-
-    def create(self, path: str, value: bytes, *, ephemeral: bool = False, may_exist: bool = False) -> bytes:
-        """Return the request that creates a node on which every client has all permissions."""
-        flags = _EPHEMERAL if ephemeral else 0
-        data = self.request(Create(path, value, OPEN_ACL_UNSAFE, flags))
-        if may_exist:
-            self._may_exist.add(self.tag)
-        return data
 
     def get(self, path: str, *, watch: bool = False) -> bytes:
         return self.request(GetData(path, watch))
@@ -105,10 +89,6 @@ class JuteSession:
         found, _ = Connect.deserialize(data, position + 4)
         if found.time_out <= 0 or not found.session_id:
             raise WireError("the session was refused")
-        self._granted(found)
-
-    def _granted(self, found: Any) -> None:
-        self.timeout_ms = found.time_out
         self.ready = True
 
 
@@ -130,7 +110,9 @@ class JuteWire(JuteSession):
         self._gets: dict[int, bytes] = {}
 
     def prepare(self) -> bytes:
-        return self.create(self._path, self._value, may_exist=True)
+        data = self.request(Create(self._path, self._value, OPEN_ACL_UNSAFE, 0))
+        self._may_exist.add(self.tag)
+        return data
 
     def write(self, number: int) -> bytes:
         self.tag += 1

@@ -119,7 +119,6 @@ class RemotingWire(RemotingAnswers):
         header = _header(RequestCode.REGISTER_BROKER, fields.to_ext())
         frame = encode_frame(header, body, codec=HeaderCodec.JSON)
         self._frame = bytearray(frame)
-        self.write_size = len(frame)
         self.body_size = len(body)
         self._body_at = len(frame) - len(body)
         self._opaque_at = frame.index(b"%d" % _FIRST_OPAQUE)
@@ -142,10 +141,6 @@ class RemotingWire(RemotingAnswers):
         frame[at : at + 4] = value
         return self._register(number)
 
-    def heartbeat(self) -> bytes:
-        """Return the last registration with a new request number. A broker sends it every 30 s."""
-        return self._finish()
-
     def _register(self, number: int) -> bytes:
         at = self._counter_at
         self._frame[at : at + 9] = b"%d" % (_FIRST_COUNTER + number)
@@ -154,9 +149,6 @@ class RemotingWire(RemotingAnswers):
         # Pad with blanks after the closing quote, because the frame's length must not change. Leading zeros
         # are not possible, because Java writes the number without them.
         self._frame[at : at + 11] = (b'%d"' % crc).ljust(11)
-        return self._finish()
-
-    def _finish(self) -> bytes:
         self.tag += 1
         at = self._opaque_at
         self._frame[at : at + 9] = b"%d" % self.tag

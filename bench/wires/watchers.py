@@ -26,7 +26,7 @@ _HEAD_END: Final = b"\r\n\r\n"
 
 
 class JuteWatcher(JuteSession):
-    """A session that watches one node (see :class:`routekeeper.bench.wires.wire.WatchWire`)."""
+    """A session that watches one node."""
 
     def __init__(self, *, key: int) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class JuteWatcher(JuteSession):
 
 
 class HttpWatcher:
-    """Blocking queries for the route of one topic (see :class:`routekeeper.bench.wires.wire.WatchWire`)."""
+    """Blocking queries for the route of one topic."""
 
     def __init__(self, *, key: int, topic: int = 0, host: str) -> None:
         self.ready = True
@@ -80,3 +80,8 @@ class HttpWatcher:
             else:
                 answers.append(Answer(self.tag, f"HTTP {status[1].decode()}: {body[:200]!r}", b""))
         return answers
+
+
+#: A connection that receives every change of one broker or node. Each answer has the current content. The
+#: first answer has the content at the start of the watch.
+WatchWire = HttpWatcher | JuteWatcher

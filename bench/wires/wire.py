@@ -44,7 +44,6 @@ class Conversation(Protocol):
 
     def hello(self) -> bytes:
         """Return the bytes to send first on a new connection."""
-        ...
 
     def feed(self, data: bytes) -> list[Answer]:
         """Decode received bytes, and return the answers that are now complete.
@@ -52,7 +51,6 @@ class Conversation(Protocol):
         Raises:
             WireError: If the bytes break the protocol.
         """
-        ...
 
 
 class Wire(Conversation, Protocol):
@@ -60,44 +58,12 @@ class Wire(Conversation, Protocol):
 
     def prepare(self) -> bytes:
         """Return the request that creates this connection's broker or node. It must precede any write."""
-        ...
 
     def write(self, number: int) -> bytes:
         """Return the request that writes value ``number`` to this connection's own broker or node."""
-        ...
 
     def read(self, number: int, key: int) -> bytes:
         """Return the request that reads the value that write ``number`` of the connection ``key`` changes."""
-        ...
 
     def marker(self, number: int) -> bytes:
         """Return bytes that an answer to :meth:`read` contains only after write ``number`` is visible."""
-        ...
-
-
-class BrokerWire(Conversation, Protocol):
-    """One broker that only stays registered."""
-
-    def steps(self) -> list[list[bytes]]:
-        """Return the requests that register the broker and its topics, as a list of steps.
-
-        A step is a list of requests. The load program sends a step after it has received all answers to the
-        previous step.
-        """
-        ...
-
-    def heartbeat(self) -> bytes:
-        """Return the request that keeps the broker registered. The server answers this request."""
-        ...
-
-
-class WatchWire(Conversation, Protocol):
-    """A connection that receives every change of one broker or node.
-
-    Each answer has the current content. The first answer has the content at the start of the watch. If the
-    protocol needs a further request to continue the watch, ``out`` contains this request.
-    """
-
-    def watch(self) -> bytes:
-        """Return the request after which the server reports changes. Call this method only once."""
-        ...

@@ -58,7 +58,7 @@ def test_foreign_address_is_refused() -> None:
 
 
 def test_view_is_recorded_when_it_changes_with_the_instants_around_it() -> None:
-    views = Views("nameserver", 1)
+    views = Views(1)
     first = views.reading("T", "routed", brokers=[0, 1], sent_ns=10, seen_ns=12)
     assert first is not None
     assert first.unseen_ns is None
@@ -71,7 +71,7 @@ def test_view_is_recorded_when_it_changes_with_the_instants_around_it() -> None:
 
 
 def test_last_change_before_the_end_is_seen() -> None:
-    views = Views("nameserver", 0)
+    views = Views(0)
     views.reading("T", "routed", version=1, brokers=[100], sent_ns=10, seen_ns=12)
     last = views.reading("T", "routed", version=2, brokers=[100], sent_ns=20, seen_ns=22)
     assert last is not None

@@ -17,9 +17,9 @@ GIVEN = a_turn(Path("out"), PLAN, "raft", profile="smoke", seed=1)
 def begun() -> Chronicle:
     """Return the log of a run whose first scenario has ended and whose second scenario still runs."""
     chronicle = Chronicle(GIVEN)
-    chronicle.begins(NAMES[0])
+    chronicle.scenario = NAMES[0]
     chronicle.ends(100, 200)
-    chronicle.begins(NAMES[1])
+    chronicle.scenario = NAMES[1]
     return chronicle
 
 

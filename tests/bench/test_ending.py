@@ -1,6 +1,6 @@
-"""The cluster of a run may still stop while the cluster of the next run starts.
+"""The next run's cluster starts while the processes of the cluster before it are still ending.
 
-The first cluster must have stopped before the load of the next run begins.
+All these processes must have ended before the load of the next run begins.
 
 Other tests check the planned time of a comparison.
 """
@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import pytest
 
-from routekeeper.bench.cluster import say_end
-from routekeeper.bench.compare import Ending, Teller, expected_minutes
+from routekeeper.bench.cluster import Cluster
+from routekeeper.bench.compare import Ending, Teller
 from routekeeper.bench.generator_config import end_path
 from routekeeper.bench.plan import FOLDER as PLANS
 from routekeeper.bench.plan import load_plan
 from routekeeper.bench.processes import ClusterError
 from routekeeper.bench.schedule import REPORT_S, Comparison
+from tests.bench.expected import expected_minutes
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = [Path("quiet"), Path("partition")]
@@ -35,7 +38,8 @@ def test_whoever_awaits_the_loads_end_never_reads_half_of_it(tmp_path: Path) -> 
     seen, held = end_path(config), tmp_path / "held"
     seen.write_text("as it was")
     held.hardlink_to(seen)  # the hard link stands for a reader that opened the file before the write
-    say_end(config, 1_234_567_890)
+    cluster = cast(Cluster, SimpleNamespace(config_path=lambda _: config))
+    Cluster.say_end(cluster, 1_234_567_890)
     assert seen.read_text() == "1234567890"
     assert held.read_text() == "as it was"
 

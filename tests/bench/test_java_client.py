@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from routekeeper.bench.arms.apache_brokers import javac_major
 from routekeeper.bench.arms.interface import Side
 from routekeeper.bench.events import Operation, View
 from routekeeper.bench.java_client import LinesError, rows, schedule, settings, without_java
+from routekeeper.bench.jre import java_major
 from routekeeper.bench.plan import load_plan
 
 LOAD = load_plan("real").load
@@ -214,7 +214,7 @@ def test_settings_hold_what_the_java_program_reads() -> None:
     assert said["observed"] == "bench-0,sim-100-changing,sim-101-changing"
     assert said["users.send"] == "75"
     assert said["timeout_ms"] == "3000"
-    assert said["output"] == "/out/\\u00e4 \\u005c b"
+    assert said["output"] == "/out/\\u00e4 \\\\ b"
     source = (Path(__file__).parents[2] / "bench" / "java" / "Sender.java").read_text()
     for name in said:
         asked = name.partition(".")[0] + "." if "." in name else f'"{name}"'
@@ -226,4 +226,4 @@ def test_settings_hold_what_the_java_program_reads() -> None:
     [("javac 17.0.21.1\n", 17), ("javac 1.8.0_402\n", 8), ("javac 21\n", 21), ("no javac", None)],
 )
 def test_compilers_version_is_read(said: str, major: int | None) -> None:
-    assert javac_major(said) == major
+    assert java_major(said) == major

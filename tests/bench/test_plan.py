@@ -10,7 +10,6 @@ import pytest
 
 from routekeeper.bench.arrivals import Arrivals
 from routekeeper.bench.chance import stream
-from routekeeper.bench.compare import expected_minutes
 from routekeeper.bench.plan import (
     CASES,
     FOLDER,
@@ -38,6 +37,7 @@ from routekeeper.bench.schedule import Comparison, blocks_of
 from routekeeper.bench.timers import DOCUMENTED_MS
 from routekeeper.nameserver.liveness import CLOCK_PERIOD_S
 from routekeeper.nameserver.replicated.reporter import REPORT_PERIOD_S
+from tests.bench.expected import expected_minutes
 
 SMOKE = (FOLDER / "smoke.toml").read_text()
 
@@ -445,7 +445,8 @@ def test_rest_is_the_last_scenario() -> None:
 def test_topics_come_to_be_after_everything_else() -> None:
     """Check that the scenario with the first send to a new topic must be the last scenario.
 
-    The reason is that this scenario restarts the brokers with other settings.
+    This scenario restarts the brokers with a setting by which they create missing topics automatically. Later
+    scenarios would run with this setting.
     """
     text = SMOKE.replace("[load]", "[load]\nconsumers = 1", 1)
     faults = 'faults = [{ case = "first-send", down_s = 0.0, after_s = 1.0 }]'

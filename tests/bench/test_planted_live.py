@@ -24,8 +24,8 @@ from routekeeper.bench.arms.interface import ArmConfig, Listing, Side, Told
 from routekeeper.bench.arms.remoting import RemotingArm, RemotingBroker
 from routekeeper.bench.events import Event, Fault, Truth, View
 from routekeeper.bench.links import Link, both_ways
+from routekeeper.bench.network import ProxyNetwork
 from routekeeper.bench.observer import ObserverConfig
-from routekeeper.bench.processes import network_process
 from routekeeper.bench.recorder import EventLog
 from routekeeper.bench.runfolder import write_manifest
 from tests.bench.lives import rows
@@ -182,7 +182,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Cut]:
 def live(out: Path, cluster: Cluster) -> Cut:
     (listen,) = free_addresses(1)
     link = Link(dialler="broker-0", acceptor="nameserver-2", listen=listen, to=cluster.nameservers[2])
-    network = network_process([link], out, sys.executable, lambda event: None)
+    network = ProxyNetwork(out, lambda event: None)
+    network.links.append(link)
+    network.carriers()
     # The run "stale" has one nameserver and its own observer. The staleness there must not count as a
     # disagreement of the three nameservers of the run "parted".
     (behind,) = free_addresses(1)

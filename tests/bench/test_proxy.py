@@ -7,17 +7,21 @@ import contextlib
 import signal
 import socket
 import struct
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import pytest
 
+from routekeeper.bench.cluster import Cluster
+from routekeeper.bench.events import LinkSample
 from routekeeper.bench.links import Link, between_groups, both_ways
-from routekeeper.bench.processes import ClusterError, ProxyProcess, network_process
+from routekeeper.bench.network import ProxyNetwork
+from routekeeper.bench.processes import ClusterError
 from routekeeper.bench.proxy import Proxy
 from tests.ports import free_addresses
 
@@ -102,8 +106,10 @@ def passes(connection: socket.socket, word: bytes, *, within_s: float = WAIT_S) 
 
 
 @contextlib.contextmanager
-def proxied(links: list[Link], folder: Path) -> Iterator[ProxyProcess]:
-    network = network_process(links, folder, sys.executable, lambda sample: None)
+def proxied(links: list[Link], folder: Path) -> Iterator[ProxyNetwork]:
+    network = ProxyNetwork(folder, lambda sample: None)
+    network.links += links
+    network.carriers()
     network.process.launch()
     try:
         network.process.wait_ready()
@@ -134,7 +140,7 @@ def test_cut_holds_both_what_is_said_and_who_dials_and_healing_delivers_it(
         for connection, word in ((one, b"held"), (late, b"late")):
             connection.settimeout(WAIT_S)
             assert connection.recv(1024) == word
-        counts = {count.dialler: (count.forward, count.back) for count in network.counts()}
+        counts = {link.dialler: (link.forward.bytes, link.back.bytes) for link in network.look()}
         assert counts == {"broker-0": (9, 9), "broker-1": (2, 2)}
     echo.close()
 
@@ -242,7 +248,7 @@ def test_raft_member_is_known_by_its_first_frame(tmp_path: Path, dial: Dialler) 
     to, listen = free_addresses(2)
     names = {"127.0.0.1:1": "nameserver-1", "127.0.0.1:2": "nameserver-2"}
     echo = Echo(to)
-    link = Link(acceptor="nameserver-0", listen=listen, to=to, peek="raft", names=names)
+    link = Link(acceptor="nameserver-0", listen=listen, to=to, names=names)
     with proxied([link], tmp_path) as network:
 
         def hello(identity: str) -> bytes:
@@ -300,3 +306,29 @@ def test_it_ends_while_its_acceptors_end() -> None:
 
     for turns in range(60):
         asyncio.run(ends(turns))
+
+
+def test_bytes_between_two_servers_are_recorded_once_for_the_server_that_dialled(
+    tmp_path: Path, dial: Dialler
+) -> None:
+    first, second, *identities = free_addresses(4)
+    servers = [Echo(first), Echo(second)]
+    names = dict(zip(identities, ("nameserver-0", "nameserver-1"), strict=True))
+    links = [
+        Link(acceptor=name, listen=identity, to=to, names=names)
+        for (identity, name), to in zip(names.items(), (first, second), strict=True)
+    ]
+    recorded: list[LinkSample] = []
+    with proxied(links, tmp_path) as network:
+        cluster = cast(Cluster, SimpleNamespace(network=network, record=recorded.append))
+        Cluster.count(cluster)
+        assert recorded == []
+        hello = msgspec.msgpack.encode(["x", identities[1]])
+        frame = struct.pack(">I", len(hello)) + hello
+        assert passes(dial(identities[0]), frame)
+        Cluster.count(cluster)
+    for server in servers:
+        server.close()
+    (link,) = recorded
+    assert (link.dialler, link.acceptor) == ("nameserver-1", "nameserver-0")
+    assert (link.forward_bytes, link.back_bytes) == (len(frame), len(frame))

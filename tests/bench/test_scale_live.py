@@ -5,6 +5,7 @@ A second start does not repeat measurements that are finished.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,12 @@ def test_slow_disk_of_the_leader_or_of_one_follower_is_one_of_three(tmp_path: Pa
 def notes_of(folder: Path) -> list[dict[str, Any]]:
     (path,) = folder.rglob("notes.jsonl")
     return [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
+
+
+@pytest.mark.skipif(shutil.which("java") is None, reason="ZooKeeper needs Java")
+def test_clients_that_watch_zookeeper_learn_of_each_change(tmp_path: Path) -> None:
+    found = figures_of(tmp_path, "size", "herd", "zookeeper")
+    assert 0 < found["watch_ms_half"] <= found["watch_ms_last"]
 
 
 def test_raft_mode_takes_changes_with_one_of_three_down_and_not_with_two(

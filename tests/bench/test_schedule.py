@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from routekeeper.bench.compare import expected_minutes
 from routekeeper.bench.plan import FOLDER, Plan, load_plan, run_seconds
 from routekeeper.bench.runfolder import REAL
 from routekeeper.bench.schedule import (
@@ -19,6 +18,7 @@ from routekeeper.bench.schedule import (
     load_seconds,
     usual_overhead_s,
 )
+from tests.bench.expected import expected_minutes
 
 GUIDE = Path(__file__).parents[2] / "docs" / "benchmark-guide.md"
 
@@ -44,7 +44,7 @@ def test_block_holds_every_arm_once_with_one_seed_and_orders_differ() -> None:
 def test_order_and_seeds_follow_from_the_comparisons_seed() -> None:
     assert blocks_of(a_plan(), 7) == blocks_of(a_plan(), 7)
     assert blocks_of(a_plan(), 7) != blocks_of(a_plan(), 8)
-    # The order within a round must not depend on the number of rounds.
+    # The first six of ten rounds must have the same order of runs as a comparison of only six rounds.
     assert blocks_of(a_plan(10), 7)[:6] == blocks_of(a_plan(6), 7)
 
 

@@ -76,9 +76,18 @@ def test_run_begins_with_who_lives_and_who_does_not(tmp_path: Path) -> None:
         Truth(subject="broker", broker=1, what="down", t_ns=250),
         Truth(subject="topic", broker=100, topic="T", what="changing", version=2, t_ns=120),
     ]
-    found = list(placed(events, slots(tmp_path)))
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    with EventLog(spool, "harness") as log:
+        for event in events:
+            log.record(event)
+    split(spool, slots(tmp_path))
     told = [
-        (place, event.broker, event.what, event.t_ns) for place, event in found if isinstance(event, Truth)
+        (place, event.broker, event.what, event.t_ns)
+        for place, slot in enumerate(slots(tmp_path))
+        for path in event_files(slot.folder, Truth)
+        for line in path.read_bytes().splitlines()
+        for event in [msgspec.json.decode(line, type=Truth)]
     ]
     assert told == [
         (0, 0, "up", 10),

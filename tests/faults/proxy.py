@@ -1,8 +1,8 @@
 """A proxy that can cut every link between members (:mod:`routekeeper.bench.proxy`).
 
-A cut can affect one direction only. Members connect to the address in ``--peers``. The proxy listens at that
-address and passes bytes on to the member's ``--raft-listen``. The first frame names the connecting member, so
-the proxy knows each link by its pair of members and its direction.
+A cut may be limited to one direction. Members connect to the address in ``--peers``. The proxy listens at
+that address and passes bytes on to the member's ``--raft-listen``. The first frame names the connecting
+member, so the proxy knows each link by its pair of members and its direction.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .cluster import Cluster, make_members, running
 class Recording:
     """The bytes of one link, in the order in which they passed.
 
-    Each part is a pair of a flag and bytes. The flag is True if the bytes came from the member that opened
-    the connection (the dialler), and False if they came from the other member (the acceptor).
+    Each part is a pair of a flag and bytes. The flag is True if the bytes came from the dialler, which is the
+    member that opened the connection. It is False if the bytes came from the acceptor.
     """
 
     dialler: str
@@ -63,7 +63,7 @@ class Network:
     def __enter__(self) -> Self:
         names = {name: name for name in self.listens}
         links = [
-            Link(acceptor=name, listen=name, to=address, peek="raft", names=names)
+            Link(acceptor=name, listen=name, to=address, names=names)
             for name, address in self.listens.items()
         ]
         self._proxy = Proxy(links, witness=self._passed if self._record else None)

@@ -100,7 +100,6 @@ IO_MODULES = {
     "client/mqadmin/ha.py",
     "client/mqadmin/measure.py",
     "client/mqadmin/monitoring.py",
-    "client/resolving.py",
     "client/send_threads.py",
     "client/tls.py",
     "client/mqshutdown/__main__.py",
@@ -124,6 +123,7 @@ IO_MODULES = {
     "bench/held_back.py",
     "bench/kernel.py",
     "bench/machine.py",
+    "bench/network.py",
     "bench/observer.py",
     "bench/play/clients.py",
     "bench/play/http.py",
@@ -165,24 +165,17 @@ IO_MODULES = {
     "bench/report/start.py",
     "bench/micro/beside.py",
     "bench/micro/echo.py",
-    "bench/micro/handshakes.py",
     "bench/micro/load.py",
     "bench/micro/messages.py",
-    "bench/micro/playground.py",
     "bench/micro/route_query.py",
     "bench/micro/raft/__main__.py",
     "bench/micro/raft/load.py",
     "bench/micro/raft/loading.py",
-    "bench/micro/raft/standing.py",
     "bench/micro/raft/systems.py",
     "bench/micro/registration.py",
-    "bench/micro/report_scale.py",
-    "bench/micro/scale.py",
     "bench/micro/signed.py",
     "bench/micro/storm/__main__.py",
     "bench/micro/storm/servers.py",
-    "bench/micro/sync.py",
-    "bench/micro/write_path.py",
 }
 #: Parts of the nameserver, lowest first: each imports only from lower parts, so there is no import cycle.
 ROOMS = (
@@ -219,8 +212,6 @@ MAY_IMPORT = {
 TIMES_INSIDE = {
     "bench/micro/messages.py": {"broker"},
     "bench/micro/registration.py": {"nameserver"},
-    "bench/micro/scale.py": {"nameserver"},
-    "bench/micro/write_path.py": {"nameserver"},
     "bench/arms/zookeeper_broker.py": {"broker"},
 }
 

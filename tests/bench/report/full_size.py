@@ -85,9 +85,7 @@ def full_size(root: Path, profile: str = "full", seed: int = 5) -> Gold:
                         died=0,
                     )
                 )
-                gold.observed.append(
-                    Observed(run=run, observer="nameserver", observers=3, topics=20, spans=99)
-                )
+                gold.observed.append(Observed(run=run, observer="nameserver"))
                 known_ns = round(SLOWER[arm] * chance.uniform(300, 500) * 1e6)
                 gold.visible.append(
                     VisibleBucket(
@@ -158,9 +156,7 @@ def _fault(
     if scenario == "broker-dies":
         for observer in ("nameserver", "client"):
             gone_ns = round(SLOWER[arm] * chance.uniform(0.3, 0.6) * SECOND)
-            gold.left_out.append(
-                LeftOut(run=run, fault=n, observer=observer, index=0, left_out_ns=gone_ns, unsure_ns=0)
-            )
+            gold.left_out.append(LeftOut(run=run, fault=n, observer=observer, index=0, left_out_ns=gone_ns))
     if scenario == "partition":
         apart_ns = round(chance.uniform(3.0, 3.3) * SECOND) if arm == "independent" else 0
         gold.disagreements.append(
@@ -189,7 +185,6 @@ def _fault(
                     scope=scope,
                     n=500,
                     right=300,
-                    unknown=0,
                     waited=9,
                     late=3,
                     queued=0,
@@ -197,7 +192,6 @@ def _fault(
                     first_ns=0,
                     recovered_ns=recovered,
                     slowest_ns=recovered,
-                    stuck_ns=recovered,
                     lateness_ns=1_000_000,
                     gap_ns=25_000_000,
                     **numbers,

@@ -98,7 +98,6 @@ def gold_of(root: Path, served: dict[Arm, int]) -> Gold:
                 ghost=0,
                 refused=0,
                 failed=0,
-                unknown=0,
                 waited=0,
                 late=0,
                 queued=0,
@@ -106,7 +105,6 @@ def gold_of(root: Path, served: dict[Arm, int]) -> Gold:
                 first_ns=None,
                 recovered_ns=0,
                 slowest_ns=10**6,
-                stuck_ns=10**6,
                 lateness_ns=0,
                 gap_ns=25_000_000,
             )
@@ -117,7 +115,7 @@ def gold_of(root: Path, served: dict[Arm, int]) -> Gold:
 
 
 def test_changes_count_as_visible_only_while_the_harness_reads_the_servers(tmp_path: Path) -> None:
-    """Check that times at servers do not count in the scenario "quiet", where nothing reads the servers."""
+    """In the scenario "quiet", nothing reads the servers, so the page must not say when changes showed."""
     before_faults = a_source(tmp_path, "raft", 1)
     quiet = dataclasses.replace(before_faults, run="b/equal/quiet/1/raft", scenario="quiet")
     gold = Gold(sources=[before_faults, quiet])
@@ -236,9 +234,10 @@ def test_t7_a_margin_below_what_the_measure_can_show_concludes_nothing() -> None
 
 
 def test_c7_one_clear_figure_is_not_outvoted_by_many_small_ones() -> None:
-    """Check a claim: independent is a little better in two figures, and raft is much better in a third.
+    """Check the answer to a claim with three figures: raft is much better in one of them.
 
-    The two small differences are below their margins and do not count.
+    In the other two figures, independent is better by less than the margin. The answer must name all three
+    results, and must not count the two small differences against the large one.
     """
     values: Values = {}
     named = []
@@ -303,7 +302,7 @@ def test_broker_that_is_cut_off_from_one_nameserver_is_not_told_as_dead(
         dataclasses.replace(fault, kind=kind, targets=["broker-0", "nameserver-0"]) for fault in gold.faults
     ]
     for fault in gold.faults:
-        left = LeftOut(run=fault.run, fault=0, observer="nameserver", index=1, left_out_ns=None, unsure_ns=0)
+        left = LeftOut(run=fault.run, fault=0, observer="nameserver", index=1, left_out_ns=None)
         gold.left_out.append(left)
         gold.back.append(Back(run=fault.run, fault=0, observer="nameserver", index=1, back_ns=None))
     found = {place.measure for place in measures.values(gold)}
@@ -312,9 +311,9 @@ def test_broker_that_is_cut_off_from_one_nameserver_is_not_told_as_dead(
 
 
 def test_c9_recovery_is_fixed_and_scaled_part_and_told_for_the_defaults() -> None:
-    """Check a recovery that takes 0.3 s plus a lease, which lasts 5 s with RocketMQ's own timers.
+    """Check that the report splits a recovery into a fixed time (0.3 s) and a lease (5 s with divisor 1).
 
-    The recovery takes 0.8 s with timers divided by 10, and 5.3 s with RocketMQ's own timers.
+    In the test's data, the recovery takes 0.8 s with timers divided by 10, and 5.3 s with divisor 1.
     """
     at_ten = Place("equal", "broker-dies", "kill", "left_by_clients_s")
     at_one = Place("equal-undivided", "broker-dies", "kill", "left_by_clients_s")

@@ -23,7 +23,7 @@ from routekeeper.bench.plan import load_plan
 from routekeeper.bench.report import answers, measures, words
 from routekeeper.bench.report.beside import with_facts
 from routekeeper.bench.report.gold import Gold, Reason
-from routekeeper.bench.report.job import write_lines, write_values
+from routekeeper.bench.report.job import write_conditions, write_lines, write_values
 from routekeeper.bench.report.measures import Place, Values
 from routekeeper.bench.report.page import page
 from routekeeper.bench.report.silver import Source
@@ -221,6 +221,7 @@ def test_advice_is_read_from_the_files_beside_the_page(
     write_values(spark, str(tmp_path), values, {})
     lines = with_facts(answers.primaries(LINES, values), gold.sources, values)
     write_lines(spark, str(tmp_path), lines)
+    write_conditions(spark, str(tmp_path), gold)
     assert main(["advise", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert f"{CONTRADICT}: raft shorter than independent in all 6 rounds\n" in said

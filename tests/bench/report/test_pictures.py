@@ -27,7 +27,7 @@ from tests.bench.report.full_size import full_size, longest_page
 from tests.bench.report.in_browser import OPEN_FOLDS, Tab, scroll_width
 
 needs_chromium = pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
-# a browser starts slowly on a busy machine
+# The marker "computes" sets a long time limit, because a browser starts slowly on a busy machine.
 pytestmark = [pytest.mark.bench, pytest.mark.computes]
 
 WIDTHS: Final = (360, 768, 1280)
@@ -211,10 +211,10 @@ def test_section_that_the_page_has_not_is_named_with_those_it_has(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--width", "199"], "argument --width: 199 is not a whole number from 200 to 4000"),
-        (["--width", "4001"], "argument --width: 4001 is not a whole number from 200 to 4000"),
-        (["--width", "wide"], "argument --width: wide is not a whole number from 200 to 4000"),
-        (["--height", "20001"], "argument --height: 20001 is not a whole number from 200 to 20000"),
+        (["--width", "199"], "argument --width: 199 is not a whole number from 200 to 4,000"),
+        (["--width", "4001"], "argument --width: 4001 is not a whole number from 200 to 4,000"),
+        (["--width", "wide"], "argument --width: wide is not a whole number from 200 to 4,000"),
+        (["--height", "20001"], "argument --height: 20001 is not a whole number from 200 to 20,000"),
     ],
 )
 def test_picture_of_a_size_that_cannot_be_is_refused(

@@ -12,7 +12,6 @@ from typing import Final
 import msgspec
 import pytest
 
-from routekeeper.bench.compare import expected_minutes
 from routekeeper.bench.plan import load_plan
 from routekeeper.bench.report import answers, measures, words
 from routekeeper.bench.report.answers import CLAIMS, Summary
@@ -21,6 +20,7 @@ from routekeeper.bench.report.measures import Place
 from routekeeper.bench.report.page import page
 from routekeeper.bench.runfolder import AGAIN
 from routekeeper.bench.schedule import Comparison
+from tests.bench.expected import expected_minutes
 from tests.bench.report.test_misled import a_line, gold_of, values_of
 
 AGAIN_S: Final = Place("equal", "leader-fails", "kill", "announce_again_s")
@@ -179,7 +179,11 @@ Each measure is a tuple of scenario, case and measure name.
 def test_t8_headline_measures_may_be_zookeepers_and_some_compare_raft_mode_with_it(
     name: str, number: int, may_win: int, of_raft: int
 ) -> None:
-    """Check both plans. The quick plan lacks two measures of idle brokers that need undivided timers."""
+    """Check that a plan has headline measures in which ZooKeeper may be better than other designs.
+
+    The plan "compare" lacks two measures of the plan "full", which are about idle brokers and need undivided
+    timers.
+    """
     lines = load_plan(name).lines
     assert len(lines) == number
     of_zookeeper = {

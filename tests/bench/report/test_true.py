@@ -83,7 +83,10 @@ def with_lines(gold: Gold, values: Values, *lines: Line) -> tuple[Gold, Values]:
     ],
 )
 def test_a_tick_is_told_as_it_was_set(tmp_path: Path, tick_ms: float, reason: str) -> None:
-    """Check the text beside ZooKeeper's tick. An earlier page called a changed tick "as it is"."""
+    """Check that the page gives the right reason for the value of ZooKeeper's tick.
+
+    An earlier page said "as it is" even beside a tick that the plan had changed.
+    """
     gold = with_timers(gold_of(tmp_path, THREE), tick_ms=tick_ms)
     rows = {name: used for name, used, _ in used_timers(gold.sources, "equal")}
     for timer in ("tickTime (ZooKeeper)", "syncLimit (ZooKeeper)"):
@@ -218,7 +221,10 @@ def test_faults_are_not_said_to_come_at_the_same_instants(tmp_path: Path) -> Non
     ],
 )
 def test_a_text_holds_for_every_run(text: str, true: str, false: str) -> None:
-    """Check texts whose earlier versions were not true in every run, or said more than was observed."""
+    """Check that each text has its present words (``true``), which are true for every run.
+
+    The earlier words (``false``) were untrue for some runs, or said more than was observed.
+    """
     assert true in text
     assert false not in text
 
@@ -247,7 +253,7 @@ def test_exactness_of_readings_is_the_measured_one(tmp_path: Path) -> None:
     """
     gold = gold_of(tmp_path, THREE)
     apart = [
-        Observed(run=source.run, observer="nameserver", observers=3, topics=3, spans=9, apart_ns=apart_ns)
+        Observed(run=source.run, observer="nameserver", apart_ns=apart_ns)
         for source, apart_ns in zip(gold.sources, [22_000_000] * 17 + [39_000_000], strict=True)
     ]
     gold = dataclasses.replace(gold, observed=apart)
@@ -412,11 +418,11 @@ def swept(measure: str, *, of_half_s: float = 0.0, of_raft_s: float = 0.0) -> Va
 def test_a_harm_as_long_as_the_cut_is_a_result_if_the_other_design_has_none(
     measure: str, half_s: float, raft_s: float, verdict: str
 ) -> None:
-    """Check a measure that grows with the partition in one design, and stays near 0 in the other design.
+    """Check a time of independent nameservers that grows with the length of the partition.
 
-    An earlier version of the page called raft mode's clearest advantage unclear, because it applied a rule
-    that is meant for recoveries. The rule concerns times that grow by 0.8 s or more with each second of the
-    partition.
+    If it is a time of disagreement, and raft mode's time is near 0 s, the page must call raft mode better. An
+    earlier version of the page called this result unclear, because it applied the rule for recoveries. By
+    this rule, nothing follows from a time that grows with the partition.
     """
     values = swept(measure, of_half_s=half_s, of_raft_s=raft_s)
     planned = {(place, "independent") for place in values}
