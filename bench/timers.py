@@ -34,7 +34,8 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return max(1, round(DOCUMENTED_MS["scanNotActiveBrokerInterval"] / self.divisor))
 
 
-#: RocketMQ's documented timers, in ms. Source: BrokerConfig, NamesrvConfig, ClientConfig of 5.3.
+#: RocketMQ's documented timers, in ms. They do not follow our defaults. Source: BrokerConfig, NamesrvConfig
+#: and ClientConfig of 5.3.
 DOCUMENTED_MS: Final = {
     "registerNameServerPeriod": 30_000.0,
     "brokerLease": 120_000.0,

@@ -1,4 +1,4 @@
-"""Settings of one nameserver process: RocketMQ's names and defaults, parsed and checked once.
+"""Settings of one nameserver process, with RocketMQ's names and mostly its defaults, parsed and checked once.
 
 The sources of a value, from the strongest to the weakest:
 
@@ -125,7 +125,10 @@ class NamesrvSettings:
     )
     route_freshness: str = _runtime("default", "freshness of reads on the wire")
     scan_interval_ms: int = _runtime(
-        10_000, "time between scans for silent brokers", key="scanNotActiveBrokerInterval", unit="ms"
+        10_000,
+        "time between scans for silent brokers (independent mode)",
+        key="scanNotActiveBrokerInterval",
+        unit="ms",
     )
     idle_timeout_s: int = _setting(
         120, "silence after which a connection is closed", key="serverChannelMaxIdleTimeSeconds", unit="s"

@@ -1,4 +1,4 @@
-"""Public names of this package for servers.
+"""Public names of this package for servers. The server is in ``listener``, a connection in ``connection``.
 
 All memory that a peer can make a server use is limited. There are limits of connections, of unfinished frames
 on all connections, of unanswered requests and unread answers on each connection, and of idle time.

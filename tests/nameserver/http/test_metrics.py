@@ -1,6 +1,7 @@
 """Tests of the metrics of a raft group.
 
-Each metric that the alert rules or docs/operations.md name must exist.
+Each metric that the alert rules or docs/operations.md name must exist. Counters of both modes are tested in
+``test_seen``.
 """
 
 from __future__ import annotations
