@@ -33,7 +33,8 @@ from routekeeper.bench.ports import HOST, free_ports
 from routekeeper.bench.wires.client import Kind
 
 MEMBERS: Final = 3
-START_S: Final = 60.0
+#: Seconds in which members must serve. On a busy machine, three JVMs once took more than a minute.
+START_S: Final = 180.0
 STOP_S: Final = 15.0
 _QUORUM_PEER: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
@@ -118,8 +119,8 @@ class System(abc.ABC):
         """Wait until all members serve.
 
         Raises:
-            Unhealthy: If some member does not serve after 60 s, or has ended. The message has the last lines
-                of the member's log.
+            Unhealthy: If some member does not serve after :data:`START_S`, or has ended. The message has the
+                last lines of the member's log.
         """
         deadline = time.monotonic() + START_S
         while not self.healthy():
