@@ -27,7 +27,7 @@ from tests.tables import check_table
 
 #: Maximum CPU time of a step, in seconds, on the usual machine. During a step, the nameserver serves no other
 #: request. The longest step takes 15 to 19 ms, and each of these changes takes 80 to 500 ms in all.
-STEP_S = 0.04
+STEP_S = 0.02
 
 A = BrokerName("a")
 
