@@ -16,6 +16,7 @@ end_without_extra("mqbench")
 # ruff: noqa: E402
 
 import argparse
+import contextlib
 import importlib.metadata
 import math
 import os
@@ -441,10 +442,12 @@ def number(low: float, high: float, *, whole: bool = False) -> Callable[[str], f
 
     def read(text: str) -> float:
         kind = "a whole number" if whole else "a number"
-        try:
-            value = int(text) if whole else float(text)
-        except ValueError:
-            value = math.nan
+        value = math.nan
+        with contextlib.suppress(ValueError):
+            if not whole:
+                value = float(text)
+            elif text.isascii() and text.isdecimal():  # int() also reads 1_280, +300 and blanks
+                value = int(text)
         if not low <= value <= high:
             raise argparse.ArgumentTypeError(f"{text} is not {kind} from {low:,} to {high:,}")
         return value

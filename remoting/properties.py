@@ -101,7 +101,7 @@ def outranked(
     return tuple(
         (key, file[key].strip(), value)
         for key, value in changes.items()
-        if key in file and key not in flags and file[key].strip() != value.strip()
+        if key in file and key not in flags and file[key].strip().lower() != value.strip().lower()
     )
 
 

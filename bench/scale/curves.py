@@ -134,13 +134,13 @@ def _over_size(name: str, title: str, key: str, unit: str) -> list[Question]:
             part="size",
             key=key,
             unit=unit,
-            x=attrgetter(x_name.split()[0]),
+            x=x,
             x_name=x_name,
             chosen=chosen,
         )
-        for x_name, chosen in (
-            ("brokers with 1,000 topics each", _storm_over_brokers),
-            ("topics of each of 10 brokers", _storm_over_topics),
+        for x, x_name, chosen in (
+            (attrgetter("brokers"), "brokers with 1,000 topics each", _storm_over_brokers),
+            (attrgetter("topics"), "topics of each of 10 brokers", _storm_over_topics),
         )
     ]
 

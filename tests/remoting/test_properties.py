@@ -72,6 +72,6 @@ def test_any_properties_survive_writing_and_reading(values: dict[str, str]) -> N
 
 
 def test_setting_of_a_file_is_outranked_by_another_value_only_and_not_under_a_flag() -> None:
-    file = {"a": "1 ", "b": "2", "c": "3", "d": "4"}
-    changes = {"a": "1", "b": "20", "c": "30", "e": "5"}
+    file = {"a": "1 ", "b": "2", "c": "3", "d": "4", "f": "True"}
+    changes = {"a": "1", "b": "20", "c": "30", "e": "5", "f": "true"}
     assert outranked(file, changes, {"c": "31"}) == (("b", "2", "20"),)

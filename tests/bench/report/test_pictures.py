@@ -214,6 +214,8 @@ def test_section_that_the_page_has_not_is_named_with_those_it_has(
         (["--width", "199"], "argument --width: 199 is not a whole number from 200 to 4,000"),
         (["--width", "4001"], "argument --width: 4001 is not a whole number from 200 to 4,000"),
         (["--width", "wide"], "argument --width: wide is not a whole number from 200 to 4,000"),
+        (["--width", "1_280"], "argument --width: 1_280 is not a whole number from 200 to 4,000"),
+        (["--width", "+300"], "argument --width: +300 is not a whole number from 200 to 4,000"),
         (["--height", "20001"], "argument --height: 20001 is not a whole number from 200 to 20,000"),
     ],
 )
