@@ -16,7 +16,8 @@ from typing import Any, Final, Self
 
 from routekeeper.bench.report.picture import QUIET, browser
 
-ANSWER_MAX_S: Final = 180.0
+ANSWER_MAX_S: Final = 1200.0
+"""Longest wait in s for the browser. It is long, because the browser may get little processor time."""
 HEIGHT: Final = 900
 
 KEYS: Final = {

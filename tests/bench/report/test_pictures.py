@@ -19,12 +19,12 @@ from typing import Final
 import pytest
 
 from routekeeper.bench.__main__ import main
-from routekeeper.bench.report import measures
+from routekeeper.bench.report import measures, picture
 from routekeeper.bench.report.gold import Gold
 from routekeeper.bench.report.page import page
 from routekeeper.bench.report.picture import QUIET, WINDOW_MIN, browser
 from tests.bench.report.full_size import full_size, longest_page
-from tests.bench.report.in_browser import OPEN_FOLDS, Tab, scroll_width
+from tests.bench.report.in_browser import ANSWER_MAX_S, OPEN_FOLDS, Tab, scroll_width
 
 needs_chromium = pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
 # The marker "computes" sets a long time limit, because a browser starts slowly on a busy machine.
@@ -35,6 +35,12 @@ HEIGHT: Final = 1600
 KEPT_IN: Final = "ROUTEKEEPER_PICTURES"
 """Environment variable that names a folder. If it is set, images of the page stay there for people to see."""
 PAPER: Final = {False: (0xFF, 0xFF, 0xFF), True: (0x14, 0x18, 0x1D)}
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``mqbench picture`` wait long, because the browser may be slow beside other tests."""
+    monkeypatch.setattr(picture, "TIME_MAX_S", ANSWER_MAX_S)
 
 
 @pytest.fixture(scope="module")
