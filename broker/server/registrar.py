@@ -389,12 +389,20 @@ class Registrar:
         return encoded
 
     async def register_topics(self, changes: Iterable[tuple[TopicConfig, DataVersion]]) -> None:
-        """Send each changed topic alone, with its data version, to all nameservers (as in RocketMQ 5.x)."""
-        for topic, version in changes:
-            if self._leaving or not self._addresses:
+        """Send each changed topic alone, with its data version, to all nameservers (as in RocketMQ 5.x).
+
+        A nameserver gets the next topic after its answer to the one before. It does not wait for the answers
+        of other nameservers.
+        """
+        requests = [self._encoded((topic,), version, self._state.config) for topic, version in changes]
+        await asyncio.gather(*(self._register_each_at(addr, requests) for addr in self._addresses))
+
+    async def _register_each_at(self, addr: str, requests: Iterable[RemotingCommand]) -> None:
+        for request in requests:
+            # After a request without an answer, leave the others to the next registration of all topics.
+            # Otherwise each of them could wait for a time-out.
+            if self._leaving or not await self._register_at(addr, request):
                 return
-            request = self._encoded((topic,), version, self._state.config)
-            await asyncio.gather(*(self._register_at(addr, request) for addr in self._addresses))
 
     async def unregister(self) -> None:
         """Unregister from every nameserver, and prevent all further registrations."""
@@ -462,25 +470,27 @@ class Registrar:
             await asyncio.wait([leaving])
         return addr in self._addresses and not self._leaving
 
-    async def _register_at(self, addr: str, request: RemotingCommand) -> None:
+    async def _register_at(self, addr: str, request: RemotingCommand) -> bool:
+        """Send a registration, and return True if the nameserver has answered it."""
         if not await self._may_register(addr):
-            return
+            return False
         timeout_s = self._state.config.register_timeout_ms / 1000
         try:
             answer = await self._client.invoke(addr, request, timeout_s=timeout_s)
             ordered = KVTable.decode(answer.body).table if answer.body else {}
         except RemotingError as error:
             self._failed(addr, str(error))
-            return
+            return False
         if answer.code != ResponseCode.SUCCESS:
             self._failed(addr, f"code={answer.code} remark={answer.remark}")
-            return
+            return True
         if addr in self._failing:
             self._failing.discard(addr)
             logger.info("registration works again nameserver=%s", addr)
         if self._state.topics.set_order(ordered, now_ms=wall_clock.now_ms()):
             self._state.effects.save_topics = True
             self._changed()
+        return True
 
     async def _look_for_twin(self, addr: str) -> None:
         """Warn if a nameserver lists another broker's address under this broker's name and id.

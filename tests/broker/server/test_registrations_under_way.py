@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -177,6 +178,35 @@ def test_other_nameservers_and_single_topics_do_not_wait(state: BrokerState) -> 
             await until(lambda: len(silent.requests) == 3, "the further registration of all topics")
             silent.answer()
             await asyncio.gather(call, single)
+
+    asyncio.run(act())
+
+
+def test_changed_topics_reach_each_nameserver_while_another_one_is_silent(state: BrokerState) -> None:
+    async def act() -> None:
+        silent, quick = SilentNameserver(), SilentNameserver()
+        async with registering(state, [silent, quick], timeout_ms=10_000) as announcer:
+            await until(lambda: silent.requests and quick.requests, "the registrations at the start")
+            quick.answer()
+            silent.answer()
+            changes = []
+            for number in range(3):
+                config = TopicConfig(topic_name=f"New{number}")
+                state.topics.put(config, now_ms=NOW)
+                changes.append((config, state.topics.data_version))
+            started = time.monotonic()
+            call = asyncio.create_task(announcer.register_topics(changes))
+            for number in range(3):
+                await until(lambda number=number: len(quick.requests) == 2 + number, "the next topic")
+                assert topics_of(quick.requests[-1]) == {f"New{number}"}
+                quick.answer()
+            assert time.monotonic() - started < 10, "the time-out of the silent nameserver"
+            assert len(silent.requests) == 2, "the next topic waits for an answer to the one before"
+            silent.answer()
+            await until(lambda: len(silent.requests) == 3, "the second topic at the silent nameserver")
+            await call  # after the time-out for the second topic
+            told = [topics_of(request) for request in silent.requests]
+            assert {"New2"} not in told, "the third topic would have to wait for as long again"
 
     asyncio.run(act())
 
