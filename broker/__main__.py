@@ -120,7 +120,7 @@ def main(
         sys.stdout.write(format_properties({key: values[key] for key in shown}))
         return 0
     try:
-        ignored = ignored_java_properties(os.environ, config.tls)
+        ignored = ignored_java_properties(os.environ, config.tls, to_nameservers=config.tls_enable)
     except TlsSettingError as error:
         return _complain(error)
     if ignored:

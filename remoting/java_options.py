@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from routekeeper.remoting.logs import shortened
-from routekeeper.remoting.properties import closed_door
-from routekeeper.remoting.tls_settings import TlsFlags, TlsSettingError, read_tls_file
+from routekeeper.remoting.tls_settings import TlsFile, TlsFlags, TlsSettingError, read_tls_file
 
 #: Variables that RocketMQ's scripts pass to Java, or that Java reads itself. If several of them have a
 #: property, Java uses the value in the last variable. Source: runserver.sh and runbroker.sh, RocketMQ 4.9 and
@@ -18,11 +17,18 @@ from routekeeper.remoting.tls_settings import TlsFlags, TlsSettingError, read_tl
 _VARIABLES: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "JAVA_OPT", "JAVA_OPT_EXT", "_JAVA_OPTIONS")
 #: Beginnings of Java's flags that set RocketMQ's own properties.
 _FLAGS: Final = ("-Dtls.", "-Drocketmq.")
-_MODE: Final = "tls.server.mode"
 _QUOTES: Final = "\"'"
+#: Properties that demand a protection: the value that demands it, and our own setting with the same meaning.
+_DEMANDS: Final = {
+    "tls.server.mode": ("enforcing", "--tls-mode enforcing"),
+    "tls.server.need.client.auth": ("require", "--tls-client-auth require"),
+    "tls.enable": ("true", "tls.enable=true in the file of -c"),
+}
 
 
-def ignored_java_properties(environment: Mapping[str, str], tls: TlsFlags) -> str:
+def ignored_java_properties(
+    environment: Mapping[str, str], tls: TlsFlags, *, to_nameservers: str | None = None
+) -> str:
     """Return the names of RocketMQ's Java properties in the environment, for a warning; empty if none.
 
     The values are left out, because a value may be a password.
@@ -30,11 +36,14 @@ def ignored_java_properties(environment: Mapping[str, str], tls: TlsFlags) -> st
     Args:
         environment: Environment variables of this process.
         tls: TLS settings of the port.
+        to_nameservers: Value of a broker's setting ``tls.enable``, empty if it is not set. None for a server
+            that has no such setting.
 
     Raises:
-        TlsSettingError: If ``tls.server.mode=enforcing`` is in the environment, and the TLS settings name no
-            mode. The port would then accept clients without TLS, against the operator's wish. Also if the
-            file of ``--tls-config`` cannot be used.
+        TlsSettingError: If a property in the environment demands a protection, for example
+            ``tls.server.mode=enforcing``, and our own settings say neither yes nor no to it. The server would
+            then lack this protection, against the operator's wish. Also if the file of ``--tls-config``
+            cannot be used.
     """
     found = {}
     for variable in _VARIABLES:
@@ -43,15 +52,22 @@ def ignored_java_properties(environment: Mapping[str, str], tls: TlsFlags) -> st
             flag, _, value = word.strip(_QUOTES).partition("=")
             if flag.startswith(_FLAGS):
                 found[flag.removeprefix("-D")] = variable, value.strip(_QUOTES)
-    if _MODE in found:
-        variable, value = found[_MODE]
-        if closed_door(_MODE, value.lower()) is not None and not _names_mode(tls):
-            raise TlsSettingError(
-                f"-D{_MODE}={value} in {variable} is not read; use --tls-mode {value.lower()}, or {_MODE} in"
-                " the file of --tls-config"
-            )
+    demanded = {
+        key: found[key]
+        for key, (value, _) in _DEMANDS.items()
+        if key in found and found[key][1].lower() == value
+    }
+    if demanded:
+        file = read_tls_file(tls.config) if tls.config else TlsFile()
+        decided = {
+            "tls.server.mode": tls.mode or file.server_mode,
+            "tls.server.need.client.auth": tls.client_auth or file.server_client_auth,
+            "tls.enable": to_nameservers is None or to_nameservers or file.enable is not None,
+        }
+        for key, (variable, value) in demanded.items():
+            if not decided[key]:
+                raise TlsSettingError(
+                    f"-D{key}={value} in {variable} is not read; use {_DEMANDS[key][1]}, or {key} in the file"
+                    " of --tls-config"
+                )
     return shortened(", ".join(found))
-
-
-def _names_mode(tls: TlsFlags) -> bool:
-    return bool(tls.mode or (tls.config and read_tls_file(tls.config).server_mode))

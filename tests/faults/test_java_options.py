@@ -53,6 +53,33 @@ def test_tls_that_only_java_would_enforce_refuses_the_start(
     assert len(line.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "word", "ours"),
+    [
+        ("nameserver", "tls.server.need.client.auth=require", "use --tls-client-auth require, or "),
+        ("broker", "tls.server.need.client.auth=require", "use --tls-client-auth require, or "),
+        ("broker", "tls.enable=true", "use tls.enable=true in the file of -c, or "),
+    ],
+)
+def test_other_protection_that_only_java_would_give_refuses_the_start(
+    kind: str, word: str, ours: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_OPT", f"-Xmx1g -D{word}")
+    line = refusal(kind, tmp_path)
+    assert f"-D{word} in JAVA_OPT is not read; {ours}{word.partition('=')[0]} in the file of --tls" in line
+    assert len(line.splitlines()) == 1
+
+
+def test_a_broker_with_settings_of_its_own_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Say no to both in files of our own. An operator may do so, because every setting there is in force."""
+    file = tmp_path / "tls.properties"
+    file.write_text("tls.server.need.client.auth=none\ntls.enable=false\n")
+    monkeypatch.setenv("JAVA_OPT", "-Dtls.server.need.client.auth=require -Dtls.enable=true")
+    with server("broker", tmp_path, "--tls-config", str(file)) as running:
+        assert running.works()
+        running.says("names=tls.server.need.client.auth, tls.enable ")
+
+
 @SERVERS
 @pytest.mark.parametrize("by", ["flag", "file"])
 def test_a_mode_in_settings_of_our_own_replaces_that_of_java(
