@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from routekeeper.remoting.logs import shortened
-from routekeeper.remoting.tls_settings import TlsFile, TlsFlags, TlsSettingError, read_tls_file
+from routekeeper.remoting.tls_settings import ENFORCING, TlsFile, TlsFlags, TlsSettingError, read_tls_file
 
 #: Variables that RocketMQ's scripts pass to Java, or that Java reads itself. If several of them have a
 #: property, Java uses the value in the last variable. Source: runserver.sh and runbroker.sh, RocketMQ 4.9 and
@@ -20,9 +20,9 @@ _FLAGS: Final = ("-Dtls.", "-Drocketmq.")
 _QUOTES: Final = "\"'"
 #: Properties that demand a protection: the value that demands it, and our own setting with the same meaning.
 _DEMANDS: Final = {
-    "tls.server.mode": ("enforcing", "--tls-mode enforcing"),
+    "tls.server.mode": (ENFORCING, "--tls-mode enforcing"),
     "tls.server.need.client.auth": ("require", "--tls-client-auth require"),
-    "tls.enable": ("true", "tls.enable=true in the file of -c"),
+    "tls.enable": ("true", "--namesrv-tls on"),
 }
 
 
@@ -59,10 +59,13 @@ def ignored_java_properties(
     }
     if demanded:
         file = read_tls_file(tls.config) if tls.config else TlsFile()
+        mode = tls.mode or file.server_mode
+        # If the port of a broker demands TLS, its connections to nameservers use TLS by default.
+        to_others = to_nameservers is None or to_nameservers or file.enable is not None or mode == ENFORCING
         decided = {
-            "tls.server.mode": tls.mode or file.server_mode,
+            "tls.server.mode": mode,
             "tls.server.need.client.auth": tls.client_auth or file.server_client_auth,
-            "tls.enable": to_nameservers is None or to_nameservers or file.enable is not None,
+            "tls.enable": to_others,
         }
         for key, (variable, value) in demanded.items():
             if not decided[key]:

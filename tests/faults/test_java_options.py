@@ -58,7 +58,7 @@ def test_tls_that_only_java_would_enforce_refuses_the_start(
     [
         ("nameserver", "tls.server.need.client.auth=require", "use --tls-client-auth require, or "),
         ("broker", "tls.server.need.client.auth=require", "use --tls-client-auth require, or "),
-        ("broker", "tls.enable=true", "use tls.enable=true in the file of -c, or "),
+        ("broker", "tls.enable=true", "use --namesrv-tls on, or "),
     ],
 )
 def test_other_protection_that_only_java_would_give_refuses_the_start(
@@ -78,6 +78,16 @@ def test_a_broker_with_settings_of_its_own_starts(tmp_path: Path, monkeypatch: p
     with server("broker", tmp_path, "--tls-config", str(file)) as running:
         assert running.works()
         running.says("names=tls.server.need.client.auth, tls.enable ")
+
+
+def test_a_broker_that_demands_tls_also_uses_it_to_nameservers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker with ``--tls-mode enforcing`` needs no setting for ``-Dtls.enable=true``."""
+    monkeypatch.setenv("JAVA_OPT", f"{ENFORCING} -Dtls.enable=true")
+    with server("broker", tmp_path, *CERT, "--tls-mode", "enforcing") as running:
+        assert running.works(client_context())
+        running.says("names=tls.server.mode, tls.config.file, tls.enable ")
 
 
 @SERVERS
