@@ -6,8 +6,11 @@ import atexit
 import contextlib
 import faulthandler
 import os
+import select
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from enum import Enum, auto
 from types import TracebackType
@@ -45,6 +48,33 @@ def print_stacks_at_quit() -> None:
         faulthandler.register(signal.SIGQUIT, file=sys.stderr, all_threads=True)
     except (AttributeError, OSError, RuntimeError, ValueError):  # raised if there is no stderr
         signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+
+
+def interruptible_sleep(seconds: float) -> None:
+    """Sleep as ``time.sleep`` does, but never oversleep a signal such as Ctrl-C.
+
+    Python runs the handlers of signals between two bytecodes. If a signal arrives after the last check and
+    before ``time.sleep`` has told the system to sleep, its handler runs only after the whole time: a program
+    that has just printed a table and sleeps for an hour would ignore Ctrl-C for an hour. This function waits
+    on a pipe, to which the interpreter writes as soon as a signal arrives.
+    """
+    if threading.current_thread() is not threading.main_thread():  # handlers run in the main thread only
+        time.sleep(seconds)
+        return
+    deadline = time.monotonic() + seconds
+    reader, writer = os.pipe()
+    try:
+        os.set_blocking(writer, False)
+        before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        try:
+            while (left := deadline - time.monotonic()) > 0:
+                if select.select([reader], [], [], left)[0]:
+                    os.read(reader, 1)
+        finally:
+            signal.set_wakeup_fd(before)
+    finally:
+        os.close(reader)
+        os.close(writer)
 
 
 class Hangups:

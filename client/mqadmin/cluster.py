@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from routekeeper.remoting import wall_clock
+from routekeeper.remoting.interrupt import interruptible_sleep
 
 from ..admin import topic_count
 from ..directory import EachAnswer
@@ -34,7 +34,7 @@ def _cluster_list(context: Context, args: Arguments) -> None:
             show(context, rows)
         if not interval_s:
             return
-        time.sleep(interval_s)
+        interruptible_sleep(interval_s)
         print(file=context.out, flush=True)  # JSON documents are separated, too
 
 

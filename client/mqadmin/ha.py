@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any, Final
 
 from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.interrupt import interruptible_sleep
 from routekeeper.remoting.lenient import INT64_MAX, as_object, get_bool, get_int, get_list, get_text
 from routekeeper.remoting.logs import printable
 
@@ -27,7 +27,7 @@ def _ha_status(context: Context, args: Arguments) -> None:
         _show(context, args)
         if not interval_s:
             return
-        time.sleep(interval_s)
+        interruptible_sleep(interval_s)
 
 
 def _show(context: Context, args: Arguments) -> None:

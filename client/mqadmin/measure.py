@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from routekeeper.remoting import wall_clock
 from routekeeper.remoting.bodies import MessageQueue
 from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.interrupt import interruptible_sleep
 
 from ..blocking_parts import Producer
 from ..config import ProducerConfig
@@ -158,7 +159,7 @@ def _cluster_rt(context: Context, args: Arguments) -> None:
     while True:
         for cluster, name in targets:
             _measure(context, producer, cluster, name, b"a" * size, count, room if as_log else None)
-        time.sleep(interval_s)
+        interruptible_sleep(interval_s)
 
 
 def _measure(

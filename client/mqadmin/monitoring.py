@@ -10,6 +10,7 @@ from routekeeper.remoting import wall_clock
 from routekeeper.remoting.bodies import ConsumeOffset, ConsumerConnection, MessageQueue
 from routekeeper.remoting.codes import RETRY_PREFIX, RequestCode
 from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.interrupt import interruptible_sleep
 from routekeeper.remoting.lenient import ANSWER, INT64_MAX, as_object, get_bool, get_int, get_list, loads
 
 from ..config import ConsumerConfig
@@ -60,7 +61,7 @@ def _start_monitoring(context: Context, args: Arguments) -> None:
         except RemotingError as error:
             context.fail(error)
         context.line(f"{_PREFIX}{_LINE}endRound")
-        time.sleep(max(begin + round_s - time.monotonic(), 0))
+        interruptible_sleep(max(begin + round_s - time.monotonic(), 0))
 
 
 def _groups(context: Context) -> list[str]:

@@ -96,8 +96,6 @@ IO_MODULES = {
     "client/blocking_parts.py",
     "client/fetch.py",
     "client/file_lock.py",
-    "client/mqadmin/cluster.py",
-    "client/mqadmin/ha.py",
     "client/mqadmin/measure.py",
     "client/mqadmin/monitoring.py",
     "client/send_threads.py",
