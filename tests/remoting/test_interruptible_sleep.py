@@ -2,85 +2,87 @@
 
 from __future__ import annotations
 
-import ctypes
-import itertools
-import operator
-import select
-import signal
+import subprocess
+import sys
+import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
-from routekeeper.remoting import interrupt
+from routekeeper.remoting.interrupt import interruptible_sleep
 
-#: Seconds of the sleeps that a signal must end.
-_SLEEP_S = 5.0
-_raise = ctypes.CDLL(None)["raise"]
+#: Beginning of each program: SIGALRM raises an error, as SIGINT does. ``late(call)`` returns a function that
+#: raises SIGALRM and then runs ``call``. Both happen in one call of a C function, so that the interpreter
+#: cannot look for signals between them.
+PROGRAM = """
+    import ctypes, itertools, operator, select, signal, time
+    from routekeeper.remoting import interrupt
 
+    class AlarmCame(Exception): pass
 
-class _AlarmCame(Exception):
-    """Raised by the handler of SIGALRM, as KeyboardInterrupt is by the handler of SIGINT."""
+    def handler(*_):
+        raise AlarmCame
 
+    def late(call):
+        raise_ = ctypes.CDLL(None)["raise"]
+        return lambda *args: list(
+            itertools.starmap(operator.call, [(raise_, signal.SIGALRM), (call, *args)])
+        )[-1]
 
-@pytest.fixture
-def _alarm_raises() -> Iterator[None]:
-    def handler(*_: object) -> None:
-        raise _AlarmCame
-
-    before = signal.signal(signal.SIGALRM, handler)
-    yield
-    signal.signal(signal.SIGALRM, before)
-
-
-def _after_the_last_check(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that raises SIGALRM, and runs ``call`` before the interpreter looks for signals."""
-
-    def late(*args: object) -> Any:
-        steps = [(_raise, signal.SIGALRM), (call, *args)]
-        return list(itertools.starmap(operator.call, steps))[-1]  # one call in C, without a bytecode between
-
-    return late
-
-
-@pytest.mark.usefixtures("_alarm_raises")
-def test_a_signal_at_the_last_moment_ends_the_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    # In both calls of the system, so that the test fails with either if the sleep does not watch for signals.
-    monkeypatch.setattr(time, "sleep", _after_the_last_check(time.sleep))
-    monkeypatch.setattr(select, "select", _after_the_last_check(select.select))
+    signal.signal(signal.SIGALRM, handler)
     begin = time.monotonic()
-    with pytest.raises(_AlarmCame):
-        interrupt.interruptible_sleep(_SLEEP_S)
-    assert time.monotonic() - begin < _SLEEP_S / 2
-
-
-@pytest.mark.usefixtures("_alarm_raises")
-def test_a_signal_during_the_sleep_ends_it() -> None:
-    signal.setitimer(signal.ITIMER_REAL, 0.05)
-    begin = time.monotonic()
-    with pytest.raises(_AlarmCame):
-        interrupt.interruptible_sleep(_SLEEP_S)
-    assert time.monotonic() - begin < _SLEEP_S / 2
-
-
-def test_a_signal_whose_handler_returns_shortens_no_sleep() -> None:
-    came = threading.Event()
-    before = signal.signal(signal.SIGALRM, lambda *_: came.set())
+"""
+#: End of each program: print the error that ended a sleep of 5 s, and "soon" or "late".
+SLEEP = """
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.02)
-        begin = time.monotonic()
-        interrupt.interruptible_sleep(0.2)
-        assert time.monotonic() - begin >= 0.2
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert came.is_set()
+        interrupt.interruptible_sleep(5.0)
+        print("slept", end=" ")
+    except AlarmCame:
+        print("AlarmCame", end=" ")
+    print("soon" if time.monotonic() - begin < 2.5 else "late")
+"""
+
+
+def printed(program: str) -> str:
+    """Run a program in a process of its own, because pytest uses SIGALRM for its time limits."""
+    text = textwrap.dedent(program)
+    return subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=True
+    ).stdout.strip()
+
+
+@pytest.mark.slow
+def test_a_signal_at_the_last_moment_ends_the_sleep() -> None:
+    # Replace both functions that may sleep, so that the test also fails if the pipe is not watched.
+    late = """
+    time.sleep, select.select = late(time.sleep), late(select.select)
+    """
+    assert printed(PROGRAM + late + SLEEP) == "AlarmCame soon"
+
+
+@pytest.mark.slow
+def test_a_signal_during_the_sleep_ends_it() -> None:
+    alarm = """
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    """
+    assert printed(PROGRAM + alarm + SLEEP) == "AlarmCame soon"
+
+
+@pytest.mark.slow
+def test_a_signal_whose_handler_returns_shortens_no_sleep() -> None:
+    program = """
+    signal.signal(signal.SIGALRM, lambda *_: print("came", end=" "))
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    interrupt.interruptible_sleep(0.3)
+    print(time.monotonic() - begin >= 0.3)
+    """
+    assert printed(PROGRAM + program) == "came True"
 
 
 def test_other_threads_sleep_as_long() -> None:
     begin = time.monotonic()
-    thread = threading.Thread(target=interrupt.interruptible_sleep, args=(0.1,))
+    thread = threading.Thread(target=interruptible_sleep, args=(0.1,))
     thread.start()
     thread.join()
     assert time.monotonic() - begin >= 0.1
