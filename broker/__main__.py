@@ -37,7 +37,7 @@ from routekeeper.broker.config import (
     is_broker_name,
 )
 from routekeeper.broker.errors import SettingError, StoreUnusable
-from routekeeper.broker.foreign_settings import fit_settings, refuse_missed
+from routekeeper.broker.foreign_settings import fit_settings
 from routekeeper.broker.server.ending import UNORDERLY, end_at_signals
 from routekeeper.broker.server.founding import default_place, name_of_store, stores_below
 from routekeeper.broker.server.loading import read_changed_settings
@@ -334,7 +334,10 @@ def _settings(
         key, mark, value = text.partition("=")
         if not mark:
             raise SettingError(f"--set {text}: is not KEY=VALUE")
-        flags[key] = value
+        fitting, warnings = fit_settings({key: value}, adjusts=False)
+        flags |= fitting
+        for warning in warnings if changed is None else ():
+            logger.warning("setting cannot be honoured reason=%s flag=--set", warning)
     # Settings that were changed at run time win over the file, and flags win over both.
     is_named = "brokerName" in file or "brokerName" in flags
     directory, name = _founding(apply_properties(config, flags)[0], is_named=is_named)
@@ -356,7 +359,6 @@ def _settings(
         raise SettingError(f"{directory}/config/{SETTINGS}: {error}") from None
     config, unknown = apply_properties(config, flags)
     if unknown:
-        refuse_missed(unknown[0], flags[unknown[0]].strip().lower())
         raise SettingError(f"--set {unknown[0]}: no such setting")
     config.validate()
     return config, directory, changed

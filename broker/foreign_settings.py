@@ -27,8 +27,15 @@ _MOVED_UP: Final = frozenset({"diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRa
 _EXACT: Final = frozenset({"listenPort", "advertisePort", "haListenPort", "brokerPermission", "timerDivisor"})
 
 
-def fit_settings(values: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the supported settings of a file, and a warning for each unsupported setting or adjusted value.
+def fit_settings(
+    values: Mapping[str, str], *, adjusts: bool = True
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the supported settings, and a warning for each unsupported setting or adjusted value.
+
+    Args:
+        values: Settings of a file, or of flags.
+        adjusts: True to replace a value outside its range by a bound, as for files. False to leave it for the
+            later check, which refuses it.
 
     Raises:
         SettingError: If ignoring a setting would lose messages or weaken security.
@@ -40,12 +47,12 @@ def fit_settings(values: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, 
             del fitting[key]
             fitting["tls.enable"] = value
             continue
-        refuse_missed(key, value)
+        _refuse_missed(key, value)
         unsupported, why = _UNSUPPORTED.get(key, (None, ""))
         if value == unsupported:
             del fitting[key]
             warnings.append(f"{key}={value}: {why}")
-        bound = _bound(key, value)
+        bound = _bound(key, value) if adjusts else None
         if bound is not None:
             fitting[key] = str(bound)
             low, high = RANGES[key]
@@ -53,7 +60,7 @@ def fit_settings(values: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, 
     return fitting, tuple(warnings)
 
 
-def refuse_missed(key: str, value: str) -> None:
+def _refuse_missed(key: str, value: str) -> None:
     """Refuse an unsupported setting if ignoring it would lose messages or weaken security.
 
     Args:

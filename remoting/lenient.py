@@ -72,7 +72,7 @@ _RESERVED: Final = re.compile(rb"[\0\1\2]")
 _HOLE: Final = b"\0"  # stands for each string of the text while :func:`as_standard` searches the keys
 _OPEN: Final = ord("{")
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"{}[]"))
-_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _STEP: Final = {ord("{"): 1, ord("["): 1, ord("}"): -1, ord("]"): -1}
 
 
@@ -219,6 +219,15 @@ def get_int(
     return default if value is None else as_int(value, name, limit=limit, least=least)
 
 
+def is_integer(text: str) -> bool:
+    """Return True if the text is an integer of up to 19 decimal digits.
+
+    ``int()`` also reads blanks, underscores (``1_6``) and the digits of other scripts. RocketMQ refuses
+    blanks and underscores.
+    """
+    return _INTEGER.fullmatch(text) is not None
+
+
 def as_int(value: object, what: str, *, limit: int = INT32_MAX, least: int | None = None) -> int:
     """Return a value that must be an integer, as a number or as text; :func:`get_int` explains the bounds.
 
@@ -226,7 +235,7 @@ def as_int(value: object, what: str, *, limit: int = INT32_MAX, least: int | Non
         RemoteProtocolError: If the value is not an integer, or is outside the bounds.
     """
     low = -limit - 1 if least is None else least
-    if type(value) is str and _INTEGER.fullmatch(value):
+    if type(value) is str and is_integer(value):
         value = int(value)
     if type(value) is not int or not low <= value <= limit:
         shown = value if type(value) in (str, int, float, bool) else type(value).__name__

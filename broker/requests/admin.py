@@ -258,14 +258,14 @@ _FIXED_SETTINGS: Final = {
     "filterServerNums": "0",
     "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
     "slaveReadEnable": "false",
-    "useTLS": "false",
 }
 
 
 def broker_config(state: BrokerState, call: Call) -> RemotingCommand:
     """Serve request 26, GET_BROKER_CONFIG."""
     version = orjson.dumps(state.config_version.to_json()).decode()
-    body = format_properties(_FIXED_SETTINGS | state.config.to_properties()).encode()
+    tls = {"useTLS": str(state.tls_to_nameservers).lower()}
+    body = format_properties(_FIXED_SETTINGS | tls | state.config.to_properties()).encode()
     return call.request.reply(ext_fields={"version": version}, body=body)
 
 

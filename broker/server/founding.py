@@ -123,8 +123,8 @@ def kept_name(disk: Disk, directory: Path) -> str | None:
         return load_state(disk, path, _parse).value or _parse("")
     except ValueError as error:
         raise SettingError(
-            f"{path} does not hold the name of a broker; write it there, on one line, and remove"
-            f" {NAME}.sha256 ({error})"
+            f"{path} cannot be used: {error}; write the broker's name there, on one line, and remove"
+            f" {NAME}.sha256"
         ) from None
 
 

@@ -310,6 +310,7 @@ class BrokerServer:
             except (OSError, ValueError) as error:
                 raise StoreUnusable(f"{self._directory} cannot be used: {error}") from error
             self._state.live_keys -= self._fixed_keys
+            self._state.tls_to_nameservers = self._namesrv_tls is not None
             if keys is not None:
                 self._state.sign = lambda request: keys.value.signed(request)
             self._upkeep = Upkeep(self._state, self._files)

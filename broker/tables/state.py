@@ -167,6 +167,7 @@ class BrokerState:
         changed_settings: Settings that request 25 has changed, in this run of the broker or an earlier run,
             by RocketMQ's keys.
         sign: Function that signs requests to nameservers.
+        tls_to_nameservers: True if connections to nameservers are encrypted.
         known_sends: Checked arguments of recent sends. ``requests.sending`` fills and reads this dict.
         full: Kinds of table entries (``topics``, ``groups`` and so on) that have reached their largest
             number. The broker logs this once for each kind.
@@ -200,6 +201,7 @@ class BrokerState:
     groups_promised: int = 0
     id_prefix: str = ""
     sign: Callable[[RemotingCommand], RemotingCommand] = field(default=lambda request: request)
+    tls_to_nameservers: bool = False
     known_sends: dict[tuple[str | None, ...], KnownSend] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -78,7 +78,7 @@ def _topic_cluster_list(context: Context, args: Arguments) -> None:
     context.json(clusters)
     for cluster in clusters:
         context.line(cluster)
-    if not clusters and not context.as_json:
+    if not clusters:
         context.fail(f"no cluster has a broker of topic {args.text('t')!r}")
 
 

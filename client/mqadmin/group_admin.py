@@ -552,9 +552,10 @@ def _consumer_status(context: Context, args: Arguments) -> None:
         with context.reporting(f"client {client_id}"):
             answer = context.run(admin.call(addr, RequestCode.GET_CONSUMER_RUNNING_INFO, ext))
             infos[client_id] = document(answer)
-    if context.as_json or "i" in args:
+    if "i" in args:
         context.json(infos, always=True)
         return
+    context.json(infos)
     # RocketMQ's tool writes each client's full report to a file. In this tool, -i or -o json prints the
     # reports.
     context.line(f"{'#Index':<10} {'#ClientId':<40} {'#Version':<20} #Queues")

@@ -7,6 +7,7 @@ from typing import Final
 from routekeeper.remoting import wall_clock
 from routekeeper.remoting.bodies import MessageQueue
 from routekeeper.remoting.codes import ResponseCode
+from routekeeper.remoting.interrupt import interruptible_sleep
 from routekeeper.remoting.lenient import INT32_MAX, INT64_MAX
 
 from ..config import ProducerConfig
@@ -20,6 +21,10 @@ from .options import OUTPUT, Arguments, Command, Option, UsageError, instant
 TOOLS_CONSUMER: Final = "TOOLS_CONSUMER"
 _COUNT_DEFAULT: Final = 128
 _PULL_MAX: Final = 32
+#: Largest number of pulls of one offset while a broker searches for the message there, and the pause between
+#: two of these pulls in seconds. Together they allow 30 s.
+_SEARCH_PULLS: Final = 150
+_SEARCH_PAUSE_S: Final = 0.2
 _STATUS: Final = {
     ResponseCode.SUCCESS: "FOUND",
     ResponseCode.PULL_NOT_FOUND: "NO_NEW_MSG",
@@ -126,7 +131,9 @@ def _print_queue(context: Context, consumer: TopicReader, queue: MessageQueue, f
     printed = 0
     offset = first
     while offset <= last:
-        result = context.run(consumer.pull(queue, offset, count=min(_PULL_MAX, last - offset + 1)))
+        result = pull(context, consumer, queue, offset, count=min(_PULL_MAX, last - offset + 1))
+        if is_searching(result, offset):
+            break
         offset = result.next_offset
         if result.code == ResponseCode.SUCCESS:
             context.line("Consume ok")
@@ -139,6 +146,38 @@ def _print_queue(context: Context, consumer: TopicReader, queue: MessageQueue, f
         context.line(f"{java.queue_text(queue)} print msg finished. status={status}, offset={offset}")
         break
     return printed
+
+
+def pull(
+    context: Context,
+    consumer: TopicReader,
+    queue: MessageQueue,
+    offset: int,
+    *,
+    expression: str = "*",
+    count: int,
+) -> PullResult:
+    """Pull messages from ``offset`` on.
+
+    While a broker searches its log for messages whose queue entries are damaged, it answers that the same
+    offset must be pulled again. Pull again until the search has ended, but at most :data:`_SEARCH_PULLS`
+    times. Then report that messages may be missing, and return the last answer (see :func:`is_searching`).
+    """
+    for _ in range(_SEARCH_PULLS):
+        result = context.run(consumer.pull(queue, offset, expression=expression, count=count))
+        if not is_searching(result, offset):
+            return result
+        interruptible_sleep(_SEARCH_PAUSE_S)
+    context.fail(
+        f"{java.queue_text(queue)}: the broker still searches for the message at offset {offset};"
+        " this message and later ones are missing here"
+    )
+    return result
+
+
+def is_searching(result: PullResult, offset: int) -> bool:
+    """Return True if the answer says that the broker still searches for the message at ``offset``."""
+    return result.code == ResponseCode.PULL_RETRY_IMMEDIATELY and result.next_offset <= offset
 
 
 def print_message(

@@ -20,12 +20,13 @@ from ..errors import NotApplied, describe
 from ..queue_reader import PullResult, ReceivedMessage, TopicReader, receive
 from . import java
 from .context import Context
-from .message import TOOLS_CONSUMER, offset_bounds, print_message, pull_status
+from .message import TOOLS_CONSUMER, offset_bounds, print_message, pull, pull_status
 from .options import OUTPUT, OUTPUT_LONG, Arguments, Command, Option, UsageError, instant
 from .targets import CLUSTER, document, masters_of_topic
 from .tracks import Track, tracks_of
 
 _RESULTS_MAX: Final = 64
+_PULL_MAX: Final = 32
 
 
 class Match(NamedTuple):
@@ -280,7 +281,7 @@ def _query_by_offset(context: Context, args: Arguments) -> None:
     consumer = TopicReader(context.client.core, TOOLS_CONSUMER)
     if queue not in context.run(consumer.queues(topic)):
         raise NotApplied(f"The broker[{name}] not exist, or has no queue {queue_id} of the topic")
-    result = context.run(consumer.pull(queue, offset, count=1))
+    result = pull(context, consumer, queue, offset, count=1)
     taken = [message for message in result.messages if message.queue_offset == offset]
     if not taken:
         raise NotApplied(
@@ -335,7 +336,7 @@ def pulls(
     """
     offset, ended = first, False
     while offset < last and not ended:
-        result = context.run(consumer.pull(queue, offset, expression=expression))
+        result = pull(context, consumer, queue, offset, expression=expression, count=_PULL_MAX)
         ended = result.next_offset <= offset
         for broken in result.broken:
             context.fail(f"{broken.offset_message_id}: {broken.reason}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from routekeeper.remoting.lenient import INT64_MAX
+from routekeeper.remoting.lenient import INT64_MAX, is_integer
 
 if TYPE_CHECKING:
     from .context import Context
@@ -152,10 +152,9 @@ class Arguments:
         text = self._values.get(short)
         if text is None:
             return default
-        try:
-            number = int(text)
-        except ValueError:
-            raise UsageError(f"{name}={text!r} is not a whole number, allowed {low}..{high}") from None
+        if not is_integer(text):
+            raise UsageError(f"{name}={text!r} is not a whole number, allowed {low}..{high}")
+        number = int(text)
         if not low <= number <= high:
             raise UsageError(f"{name}={number}, allowed {low}..{high}")
         return number
@@ -220,8 +219,9 @@ def parse(command: Command, argv: Sequence[str]) -> Arguments:
 
     Raises:
         UsageError: If an option is unknown or lacks its value, if a required option is missing, or if two
-            options of one group are given. Also if a word belongs to no option and the subcommand can
-            change something: the word may be a mistake, and a mistake must change nothing.
+            options of one group are given. If the subcommand can change something, also if a word belongs to
+            no option, or if one option has two values: this may be a mistake, and a mistake must change
+            nothing.
     """
     by_name: dict[str, Option] = {}
     for option in command.all_options:
@@ -230,6 +230,7 @@ def parse(command: Command, argv: Sequence[str]) -> Arguments:
         by_name.setdefault("-" + option.long.strip(), option)
     values: dict[str, str] = {}
     words: list[str] = []
+    twice: list[str] = []
     rest = list(argv)
     while rest:
         token = rest.pop(0)
@@ -255,9 +256,13 @@ def parse(command: Command, argv: Sequence[str]) -> Arguments:
             if not rest or rest[0] in by_name or rest[0].partition("=")[0] in by_name:
                 raise UsageError(f"Missing argument for option: {found.name}")
             inline = rest.pop(0)
-        values[found.name] = inline
+        former = values.setdefault(found.name, inline)  # the first value counts, as in RocketMQ's tool
+        if former != inline and not command.only_reads:
+            twice.append(f"Option {found.flag} is given twice: {former!r} and {inline!r}")
     if "h" in values:
         return Arguments(values)
+    if twice:
+        raise UsageError(twice[0])
     for option in command.all_options:
         if option.refused and option.name in values:
             raise UsageError(f"{option.flag} is not offered: {option.refused}")

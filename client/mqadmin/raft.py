@@ -441,15 +441,18 @@ def _route_diff(context: Context, args: Arguments) -> None:
     differences: list[dict[str, Any]] = []
     compared, equal = 0, len(set(digests.values())) <= 1
     if not equal:
-        context.exit_with_1()
         differences, compared = _differences(context, group, tuple(digests), only)
+        if differences or only is None:
+            context.exit_with_1()
     context.json({"digests": digests, "differences": differences})
     for address, digest in digests.items():
         context.line(f"{address:<22} digest {digest}")
     if len(digests) > 1 and equal:
         context.line(f"the route tables of {len(digests)} name servers are equal")
     _print_differences(context, differences)
-    if not (equal or differences):
+    if only is not None and not (equal or differences):
+        context.line(f"the routes of topic {only} are equal; the route tables differ elsewhere")
+    elif not (equal or differences):
         context.line(
             f"the digests differ, but brokers, topics and {compared} routes are equal: the tables have"
             " changed meanwhile, or differ in KV configuration, or in routes that were not compared"

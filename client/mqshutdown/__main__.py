@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from routekeeper.remoting.interrupt import end_quietly_when_interrupted
 from routekeeper.remoting.terminal import print_any_text
 
 #: The program's name for each word on the command line. Servers are stopped in this order. Brokers come
@@ -23,6 +24,7 @@ _VALUED: Final = ("-X", "-W")
 #: Longest time in seconds to wait for the end of the servers. A server waits up to 30 s for running requests
 #: before it ends.
 _ENDS_WITHIN_S: Final = 60.0
+_INTERRUPTED: Final = 130  # exit code that shells use for an interrupted program: 128 + SIGINT
 _PROC: Final = Path("/proc")
 _USAGE: Final = """usage: mqshutdown broker|namesrv ...
 
@@ -49,8 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         - 0 if servers of each kind on the command line were running, and all of them have ended,
         - 2 if a word on the command line is wrong or missing,
+        - 130 if the user interrupted the wait for the servers' end,
         - 1 in all other cases.
     """
+    end_quietly_when_interrupted()
     print_any_text()
     words = list(sys.argv[1:] if argv is None else argv)
     if set(words) & {"-h", "--help"}:
@@ -65,9 +69,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("mqshutdown: needs /proc, which is not here: send SIGTERM to the servers", file=sys.stderr)
         return 1
     code = 0
-    for word, program in _PROGRAMS.items():
-        if word in words:
-            code |= _stop(program)
+    try:
+        for word, program in _PROGRAMS.items():
+            if word in words:
+                code |= _stop(program)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     return code
 
 
@@ -84,11 +91,16 @@ def _stop(program: str) -> int:
             pass  # the process has ended meanwhile
         print(f"Send shutdown request to {program}({server.pid}) OK", flush=True)
     deadline_s = time.monotonic() + _ENDS_WITHIN_S
-    while servers and time.monotonic() < deadline_s:
-        for server in [server for server in servers if _start_of(server.pid) != server.started]:
-            print(f"The {program}({server.pid}) has stopped.", flush=True)
-            servers.remove(server)
-        time.sleep(0.05)
+    try:
+        while servers and time.monotonic() < deadline_s:
+            for server in [server for server in servers if _start_of(server.pid) != server.started]:
+                print(f"The {program}({server.pid}) has stopped.", flush=True)
+                servers.remove(server)
+            time.sleep(0.05)
+    except KeyboardInterrupt:
+        left = ", ".join(f"{program}({server.pid})" for server in servers)
+        print(f"mqshutdown: interrupted; SIGTERM was sent to {left}, which may still run", file=sys.stderr)
+        raise
     for server in servers:
         print(
             f"mqshutdown: {program}({server.pid}) still runs after {_ENDS_WITHIN_S:g} s: its log says why",

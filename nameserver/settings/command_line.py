@@ -77,7 +77,9 @@ def parse_command_line(argv: Sequence[str], *, version: str) -> CommandLine:
         help_ = meta["help"] + (f" (default {default}{unit})" if default else "")
         names = [f"--{name}" for name in dict.fromkeys((flag_of(declared) or key, key))]
         if declared.name == "force_new_cluster":
-            group.add_argument(*names, dest=key, action="store_const", const="true", help=meta["help"])
+            # A value is allowed, because a file of all settings as flags says false here.
+            meant = metavar_of(key, declared)
+            group.add_argument(*names, dest=key, nargs="?", const="true", metavar=meant, help=meta["help"])
         elif declared.name == "rpc_hook":
             group.add_argument(*names, dest=key, action="append", metavar="MODULE:CLASS", help=help_)
         else:

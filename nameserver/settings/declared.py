@@ -29,6 +29,7 @@ from routekeeper.remoting.addresses import (
     split_address,
 )
 from routekeeper.remoting.errors import LocalProtocolError
+from routekeeper.remoting.lenient import is_integer
 from routekeeper.remoting.logs import LEVELS, STYLES
 from routekeeper.remoting.properties import format_properties
 from routekeeper.remoting.tls_settings import PortTls, TlsFlags, TlsSettingError, http_tls
@@ -168,7 +169,7 @@ class NamesrvSettings:
         45, "time for which needWaitForService refuses route queries", unit="s"
     )
     delete_topic_with_broker_registration: bool = _runtime(
-        False, "a full registration removes topics that it lacks"
+        False, "a full registration removes topics that it lacks; in raft mode give all members the same value"
     )
     config_black_list: str = _setting(
         "configBlackList;configStorePath;kvConfigPath",
@@ -424,10 +425,9 @@ def _parse(key: str, text: str, default: object) -> object:
             raise ConfigError(f"{key}={value} is neither true nor false")
         return value.lower() == "true"
     if isinstance(default, int):
-        try:
-            return int(value, 10)
-        except ValueError:
-            raise ConfigError(f"{key}={value} is no whole number") from None
+        if not is_integer(value):
+            raise ConfigError(f"{key}={value} is no whole number")
+        return int(value)
     return value
 
 

@@ -94,6 +94,27 @@ def test_setting_that_is_refused_ends_the_start_with_one_line(start: Start) -> N
     assert not (broker.log.parent / "cwd" / "data").exists()
 
 
+@pytest.mark.faults
+def test_the_same_values_as_flags_are_named_or_honoured(start_in: StartIn, tmp_path: Path) -> None:
+    flags = ("--set", "rejectTransactionMessage=false", "--set", "useTLS=true")
+    broker = start_in(tmp_path / "cwd", "routekeeper.broker", *flags)
+    assert broker.line.startswith("mqbroker ready"), broker.log.read_text()
+    wire = Wire(broker.addr)
+    shown = wire.call(26, {}).body.decode().splitlines()
+    wire.close()
+    assert "useTLS=true" in shown
+    assert "rejectTransactionMessage=true" in shown
+    assert broker.stop() == 0
+    assert "reason=rejectTransactionMessage=false: transactions are not supported" in broker.log.read_text()
+
+
+@pytest.mark.slow
+def test_a_number_out_of_range_as_a_flag_is_refused(start_in: StartIn, tmp_path: Path) -> None:
+    broker = start_in(tmp_path / "cwd", "routekeeper.broker", "--set", "diskMaxUsedSpaceRatio=5")
+    assert (broker.line, broker.process.wait(WAIT_S)) == ("", 2)
+    assert broker.log.read_text().startswith("mqbroker: diskMaxUsedSpaceRatio=5")
+
+
 @pytest.mark.slow
 def test_the_same_setting_as_a_flag_is_refused_with_the_same_reason(
     start_in: StartIn, tmp_path: Path

@@ -103,6 +103,22 @@ def test_a_damaged_name_is_no_reason_to_take_another(start_in: StartIn, tmp_path
         assert len(refusal) < 600
 
 
+def test_a_broker_is_renamed_as_the_docs_say(start_in: StartIn, tmp_path: Path) -> None:
+    assert start_in(tmp_path / "cwd", "routekeeper.broker", "--name", "before").stop() == 0
+    kept = tmp_path / "cwd" / "data" / "before" / "config" / "broker.name"
+    kept.write_text("behind\n")
+    store = ("--store", "data/before")
+    broker = start_in(tmp_path / "cwd", "routekeeper.broker", *store)
+    assert (broker.line, broker.process.wait(WAIT_S)) == ("", 2)
+    refusal = broker.log.read_text()
+    assert "its checksum differs" in refusal
+    assert "remove broker.name.sha256" in refusal
+    kept.with_name("broker.name.sha256").unlink()
+    broker = start_in(tmp_path / "cwd", "routekeeper.broker", *store)
+    assert "name=behind " in broker.line, broker.log.read_text()
+    assert broker.stop() == 0
+
+
 def lines(log: Path, *parts: str) -> list[str]:
     """Return the warnings in a log that hold all these texts."""
     warnings = (line for line in log.read_text().splitlines() if " WARNING " in line)

@@ -341,6 +341,10 @@ def test_routes_of_a_group_are_equal_and_a_drifted_one_is_told_apart(
     assert route == "route of TBW102"
     assert there.split() == [member, "no", "route"]
     assert "broker-a read=" in missing
+    # Neither nameserver has a route of this topic, so its routes are equal, although the tables differ.
+    code, out, err = mqadmin("routeDiff", "--http", f"{member};{http}", "-t", "Nowhere")
+    assert (code, err) == (0, "")
+    assert out.endswith("the routes of topic Nowhere are equal; the route tables differ elsewhere\n")
     code, out, _ = mqadmin("routeDiff", "--http", f"{member};{http}", "-o", "json")
     assert code == 1
     kinds = {difference["kind"] for difference in json.loads(out)["differences"]}

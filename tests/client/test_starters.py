@@ -228,3 +228,30 @@ def test_the_quick_start_of_rocketmqs_guides(
     done = run(*shutdown, "controller")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "mqshutdown: 'controller' names no server, allowed are broker and namesrv\n"
+
+
+def test_an_interrupted_shutdown_says_what_may_still_run(installed: Path, servers: Servers) -> None:
+    namesrv, _ = servers.start(
+        installed / "mqnamesrv", *LOCAL, "--http", "off", "--data", str(servers.folder / "ns")
+    )
+    namesrv.send_signal(signal.SIGSTOP)  # so that it does not end
+    try:
+        # A shell makes background processes ignore SIGINT, and these tests may be such a process.
+        shutdown = subprocess.Popen(
+            [installed / "mqshutdown", "namesrv"],
+            env=BARE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        assert shutdown.stdout is not None
+        while not shutdown.stdout.readline().startswith("Send shutdown request"):
+            pass
+        shutdown.send_signal(signal.SIGINT)
+        _, said = shutdown.communicate(timeout=30)
+    finally:
+        namesrv.send_signal(signal.SIGCONT)
+    assert shutdown.returncode == 130
+    name = f"mqnamesrv({namesrv.pid})"
+    assert said == f"mqshutdown: interrupted; SIGTERM was sent to {name}, which may still run\n"

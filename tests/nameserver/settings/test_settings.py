@@ -206,6 +206,26 @@ def test_command_line_takes_pinned_flags_and_rocketmqs_keys() -> None:
     }
 
 
+@pytest.mark.parametrize("flag", ["--force-new-cluster", "--raftForceNewCluster"])
+def test_a_new_cluster_is_forced_only_by_saying_so(flag: str) -> None:
+    def forced(*value: str) -> bool:
+        raft = [text for key, value in RAFT.items() for text in (f"--{key}", value)]
+        flags = parse_command_line([*raft, flag, *value], version="1").flags
+        return load_settings(flags=flags).settings.force_new_cluster
+
+    assert forced()
+    assert forced("true")
+    assert not forced("false"), "a template that gives each setting as a flag says false"
+    with pytest.raises(ConfigError, match="raftForceNewCluster=yes is neither true nor false"):
+        forced("yes")
+
+
+@pytest.mark.parametrize("text", ["1_000", "\u0661", "0x1", "1.0"])
+def test_only_decimal_digits_are_a_number(text: str) -> None:
+    with pytest.raises(ConfigError, match="is no whole number"):
+        load_settings(file={"listenPort": text})
+
+
 @pytest.mark.parametrize(
     "argv", [["--lisen", "x:1"], ["--lis", "127.0.0.1:1"], ["--mode"], ["-x"], ["--listen", "9876"]], ids=str
 )
