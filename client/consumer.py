@@ -6,8 +6,10 @@ This module does no I/O. Its methods are generators that yield requests and wait
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
@@ -57,7 +59,9 @@ from .trouble import LINE_PERIOD_S, TroubleLog
 
 log = logging.getLogger(__name__)
 
-#: Pauses in seconds. Source: DefaultMQPushConsumerImpl, 4.9 and 5.3.
+#: Longest time in seconds for which a worker waits until it looks for messages again.
+_WAIT_MAX_S: Final = 5.0
+#: Pauses in seconds before the next try of a message. Source: DefaultMQPushConsumerImpl, 4.9 and 5.3.
 _PAUSE_ON_FAILED_SENDBACK_S: Final = 5.0
 _PAUSE_ON_SUSPENDED_QUEUE_S: Final = 1.0
 _SEND_BACK_FAILED: Final = "send back failed queue=%s error=%s"
@@ -169,6 +173,10 @@ class PushConsumerCore(GroupMember):
             core.rng,
         )
         self._busy = 0
+        # Messages that are tried again after a pause, as a heap: the end of the pause on the monotonic clock
+        # in s, a number that differs between entries, the queue's state, and the messages.
+        self._pauses: list[tuple[float, int, ProcessQueue[Taken], Iterable[Taken]]] = []
+        self._numbers = itertools.count()
         self._send_back_trouble = TroubleLog(log, "messages are sent back again group=%s", config.group)
         self._listener_trouble = TroubleLog(
             log, "listener works again group=%s", config.group, quiet_s=LINE_PERIOD_S
@@ -227,9 +235,10 @@ class PushConsumerCore(GroupMember):
         while not self.stopping:
             seen = self._work.version
             instant = yield from read_clock()
+            wait_s = self._end_pauses(instant.now_s)
             taken = self._take(self.config.consume_batch_max, instant.now_s if self.config.orderly else None)
             if taken is None:
-                yield from wait(self._work, seen, 5.0)
+                yield from wait(self._work, seen, wait_s)
                 continue
             self._busy += 1
             if self.config.orderly:
@@ -240,6 +249,21 @@ class PushConsumerCore(GroupMember):
                 self._busy -= 1
                 self._assignment.running.discard(taken[0])
                 self._room.notify()
+
+    def _try_later(
+        self, process: ProcessQueue[Taken], messages: Iterable[Taken], pause_s: float
+    ) -> Operation[None]:
+        """Let a worker take messages again after a pause. The calling worker does not wait for this pause."""
+        instant = yield from read_clock()
+        heapq.heappush(self._pauses, (instant.now_s + pause_s, next(self._numbers), process, messages))
+        self._work.notify()  # the pause may end before the workers that wait would look for messages
+
+    def _end_pauses(self, now_s: float) -> float:
+        """Give the messages back whose pause has ended. Return the seconds until a worker must look again."""
+        while self._pauses and self._pauses[0][0] <= now_s:
+            _, _, process, messages = heapq.heappop(self._pauses)
+            process.give_back(messages)
+        return min(_WAIT_MAX_S, self._pauses[0][0] - now_s) if self._pauses else _WAIT_MAX_S
 
     def _consume(
         self,
@@ -302,15 +326,15 @@ class PushConsumerCore(GroupMember):
                 if again is None:
                     process.done((message,))
                 else:
-                    yield from self._core.pause(_PAUSE_ON_FAILED_SENDBACK_S)
-                    process.give_back((again,))
+                    yield from self._try_later(process, (again,), _PAUSE_ON_FAILED_SENDBACK_S)
 
     def _suspend(
         self, queue: MessageQueue, process: ProcessQueue[Taken], batch: tuple[ReceivedMessage, ...]
     ) -> Operation[None]:
         """Deliver messages of an orderly queue again to this member's listener after a pause.
 
-        Messages without remaining retries go to the dead letter topic.
+        The queue's later messages wait, because these messages stay in flight during the pause. Messages
+        without remaining retries go to the dead letter topic.
         """
         times_max = self.config.max_reconsume_times
         again = []
@@ -322,8 +346,7 @@ class PushConsumerCore(GroupMember):
                 continue
             again.append(msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1))
         if again:
-            yield from self._core.pause(_PAUSE_ON_SUSPENDED_QUEUE_S)
-            process.give_back(again)
+            yield from self._try_later(process, again, _PAUSE_ON_SUSPENDED_QUEUE_S)
 
     def _send_to_dead_letters(self, queue: MessageQueue, message: ReceivedMessage) -> Operation[bool]:
         """Send an orderly queue's message to the dead letter topic; return False if it must be tried again.
@@ -358,21 +381,31 @@ class PushConsumerCore(GroupMember):
     ) -> Operation[None]:
         """Let the broker copy an unreadable message to the retry topic, or to the dead letter topic.
 
-        If the broker refuses :data:`_BROKEN_TRIES_MAX` times, this member logs an error and skips the
-        message, which stays in its queue. A broker that refuses so often cannot read the message either.
+        After a failure, this member tries again later. The other messages of the queue do not wait, because
+        the listener does not receive this message.
+
+        If no copy can succeed, or if the broker refuses :data:`_BROKEN_TRIES_MAX` times, this member logs an
+        error and skips the message, which stays in its queue. A broker that refuses so often cannot read the
+        message either.
         """
-        refused = 0
-        while refused < _BROKEN_TRIES_MAX and not self.config.broadcast:
+        if not self.config.broadcast:
+            refusals = process.refusals
             try:
                 yield from self._ask_back(queue, message, times_max=self._reconsume_max())
+                del refusals[message.queue_offset]
                 process.done((message,))
                 return
             except RemotingError as error:
-                refused += isinstance(error, ResponseError)
+                refusals[message.queue_offset] += isinstance(error, ResponseError)
                 yield from self._tell_send_back(_SEND_BACK_FAILED, queue, error)
+                is_last = _is_impossible(error) or refusals[message.queue_offset] >= _BROKEN_TRIES_MAX
             if self.stopping or process.dropped:
                 return  # the member that consumes this queue next will receive the message again
-            yield from self._core.pause(_PAUSE_ON_FAILED_SENDBACK_S)
+            if not is_last:
+                process.set_aside(message)
+                yield from self._try_later(process, (message,), _PAUSE_ON_FAILED_SENDBACK_S)
+                return
+            del refusals[message.queue_offset]
         self._leave_behind(queue, message, "message left behind unread")
         process.done((message,))
 

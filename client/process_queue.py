@@ -7,6 +7,7 @@ and reads no clock.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -59,13 +60,17 @@ class ProcessQueue(Generic[M]):
             ignored.
         taken_end: Offset after the last message that :meth:`take` returned; 0 if :meth:`take` returned no
             message yet.
+        refusals: For offsets of unreadable messages, the number of times that the broker refused to copy the
+            message. The push consumer counts them.
 
     Invariants:
         - every offset below :attr:`commit_offset` was consumed, was filtered out, or was never requested,
-        - a message is in exactly one state: waiting, in flight (being consumed), or done.
+        - a message is in exactly one state: waiting, in flight, or done. A message in flight is being
+          consumed, or it failed and its pause has not ended yet.
     """
 
     __slots__ = (
+        "_aside",
         "_bytes",
         "_commits",
         "_in_flight",
@@ -76,6 +81,7 @@ class ProcessQueue(Generic[M]):
         "leaving",
         "locked_until_s",
         "next_offset",
+        "refusals",
         "serial",
         "taken_end",
     )
@@ -87,9 +93,11 @@ class ProcessQueue(Generic[M]):
         self.leaving = False
         self.locked_until_s = float("-inf")
         self.taken_end = 0
+        self.refusals: Counter[int] = Counter()
         self._commits = 0  # number of begun requests that store an offset
         self._waiting: dict[int, M] = {}
         self._in_flight: dict[int, M] = {}
+        self._aside: set[int] = set()  # offsets of messages in flight for which a serial queue does not wait
         # For each offset, the message's memory size at the time of the pull. Do not compute it again, because
         # the listener may change the properties.
         self._sizes: dict[int, int] = {}
@@ -115,8 +123,8 @@ class ProcessQueue(Generic[M]):
 
     @property
     def idle(self) -> bool:
-        """Return True if no message of the queue is being consumed now."""
-        return not self._in_flight
+        """Return True if no message of the queue is in flight, except messages that were set aside."""
+        return len(self._in_flight) == len(self._aside)
 
     @property
     def commit_offset(self) -> int:
@@ -178,9 +186,10 @@ class ProcessQueue(Generic[M]):
     def take(self, count: int) -> tuple[M, ...]:
         """Return up to ``count`` messages to consume, lowest offsets first.
 
-        A serial queue returns no messages while a batch is being consumed.
+        A serial queue returns no messages while a batch is in flight, except for messages that were set
+        aside.
         """
-        if self.dropped or self.leaving or (self.serial and self._in_flight):
+        if self.dropped or self.leaving or (self.serial and not self.idle):
             return ()
         if not self._sorted:
             self._waiting = dict(sorted(self._waiting.items()))
@@ -199,6 +208,12 @@ class ProcessQueue(Generic[M]):
         for message in messages:
             if self._in_flight.pop(message.queue_offset, None) is not None:
                 self._bytes -= self._sizes.pop(message.queue_offset)
+                self._aside.discard(message.queue_offset)
+
+    def set_aside(self, message: M) -> None:
+        """Let a serial queue continue without a message that is in flight, until :meth:`give_back`."""
+        if message.queue_offset in self._in_flight:
+            self._aside.add(message.queue_offset)
 
     def give_back(self, messages: Iterable[M]) -> None:
         """Record that these messages were not consumed, so that they are delivered again."""
@@ -206,6 +221,7 @@ class ProcessQueue(Generic[M]):
             if self._in_flight.pop(message.queue_offset, None) is not None:
                 self._waiting[message.queue_offset] = message
                 self._sorted = False
+                self._aside.discard(message.queue_offset)
 
     def move(self, offset: int) -> None:
         """Continue pulling at ``offset``, because the broker's queue has no message at ``next_offset``.

@@ -227,6 +227,7 @@ class Broker:
     members: dict[str, Member] = field(default_factory=dict)
     locks: dict[MessageQueue, tuple[str, float]] = field(default_factory=dict)
     searched: list[int] = field(default_factory=list)
+    queue_nums: int = QUEUES
 
     def append(
         self, topic: str, queue_id: int, body: bytes, reconsume_times: int = 0, origin: str = ""
@@ -309,7 +310,7 @@ class Broker:
 
     def _route(self, request: RemotingCommand) -> RemotingCommand:
         topic = request.ext_fields["topic"]
-        nums = QUEUES if topic == "T" else int(any(known == topic for known, _ in self.queues))
+        nums = self.queue_nums if topic == "T" else int(any(known == topic for known, _ in self.queues))
         if not nums:
             return request.reply(17, remark="No topic route info")
         route = TopicRouteData(

@@ -109,7 +109,7 @@ def settings(nameserver: Any) -> ClientConfig:
     return divide_periods(ClientConfig(nameservers=(nameserver.addr,)), 10)
 
 
-def send_raw(client: Client, broker: Any, topic: str, body: bytes, sys_flag: int) -> None:
+def send_raw(client: Client, broker: Any, topic: str, body: bytes, sys_flag: int, **properties: str) -> None:
     """Send a body unchanged, even if ``sys_flag`` is wrong, such as "compressed" for plain text."""
     fields = SendMessageFields(
         producer_group="raw",
@@ -120,7 +120,7 @@ def send_raw(client: Client, broker: Any, topic: str, body: bytes, sys_flag: int
         sys_flag=sys_flag,
         born_timestamp=1,
         flag=0,
-        properties=encode_properties({"UNIQ_KEY": "raw"}),
+        properties=encode_properties({"UNIQ_KEY": "raw", **properties}),
         reconsume_times=0,
         unit_mode=False,
         batch=False,
@@ -172,6 +172,33 @@ def test_a_message_that_cannot_be_inflated_stops_nothing_and_ends_among_the_dead
         queue = MessageQueue(topic=topic, broker_name="broker-a", queue_id=0)
         reader = TopicReader(client.core, group).reader
         eventually(lambda: client.run(reader.committed(queue)) == 3, "the offset behind all three is stored")
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("orderly", [False, True])
+def test_unreadable_messages_too_large_for_a_copy_stay_in_their_queue_and_stop_nothing(
+    orderly: bool,
+    nameserver: Any,
+    broker: Any,
+    eventually: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic, group = f"Large{orderly}", f"large{orderly}"
+    with Client(settings(nameserver)) as client:
+        create_topic(client, broker, topic)
+        for _ in range(4):  # as many as the group has workers
+            send_raw(client, broker, topic, b"no LZ4 frame", SYS_COMPRESSED | 1 << 8, long="x" * 32_600)
+        client.producer(ProducerConfig(group="pg")).send(Message(topic=topic, body=b"behind"))
+        sink = Sink()
+        config = ConsumerConfig(group=group, consume_from=ConsumeFrom.FIRST_OFFSET, orderly=orderly)
+        with caplog.at_level(logging.ERROR, logger="routekeeper.client.consumer"):
+            client.consume(config, {topic: "*"}, sink)
+            eventually(lambda: sink.bodies() == [b"behind"], "the readable message is delivered")
+            queue = MessageQueue(topic=topic, broker_name="broker-a", queue_id=0)
+            reader = TopicReader(client.core, group).reader
+            eventually(lambda: client.run(reader.committed(queue)) == 5, "the offset behind all messages")
+        assert caplog.text.count("message left behind unread ") == 4
+        assert dead(client, group)() is False
 
 
 def spoil_size(broker: Any, body: bytes) -> None:

@@ -64,6 +64,24 @@ def test_a_serial_queue_hands_out_one_batch_at_a_time() -> None:
     assert [item.queue_offset for item in queue.take(1)] == [1]
 
 
+def test_a_serial_queue_continues_without_a_message_that_was_set_aside() -> None:
+    queue: ProcessQueue[Item] = ProcessQueue(0, serial=True)
+    queue.pulled(items(0, 1, 2), 3)
+    (first,) = queue.take(1)
+    queue.set_aside(first)
+    (second,) = queue.take(1)
+    assert second.queue_offset == 1
+    assert queue.take(1) == ()
+    queue.give_back([first])
+    assert queue.take(1) == (), "the second message is still being consumed"
+    queue.done([second])
+    assert queue.commit_offset == 0
+    assert queue.take(1) == (first,)
+    assert queue.take(1) == ()
+    queue.done([first])
+    assert queue.commit_offset == 2
+
+
 def test_a_dropped_queue_hands_out_nothing() -> None:
     queue: ProcessQueue[Item] = ProcessQueue(0)
     queue.pulled(items(0), 1)
@@ -160,12 +178,12 @@ def test_new_messages_with_the_offsets_of_running_ones_are_pulled_later() -> Non
 @pytest.mark.slow
 @given(st.data())
 def test_no_message_is_lost_or_handed_out_twice(data: st.DataObject) -> None:
-    queue: ProcessQueue[Item] = ProcessQueue(0)
+    queue: ProcessQueue[Item] = ProcessQueue(0, serial=data.draw(st.booleans()))
     in_flight: list[Item] = []
     finished: set[int] = set()
     pulled = 0
     for _ in range(data.draw(st.integers(0, 40))):
-        action = data.draw(st.sampled_from(["pull", "take", "done", "back"]))
+        action = data.draw(st.sampled_from(["pull", "take", "done", "back", "aside"]))
         if action == "pull":
             count = data.draw(st.integers(0, 5))
             queue.pulled(items(*range(pulled, pulled + count)), pulled + count)
@@ -181,8 +199,11 @@ def test_no_message_is_lost_or_handed_out_twice(data: st.DataObject) -> None:
             if action == "done":
                 queue.done([item])
                 finished.add(item.queue_offset)
-            else:
+            elif action == "back":
                 queue.give_back([item])
+            else:
+                queue.set_aside(item)
+                in_flight.append(item)
         unfinished = set(range(pulled)) - finished
         assert queue.commit_offset == (min(unfinished) if unfinished else pulled)
         assert queue.count == len(unfinished)
