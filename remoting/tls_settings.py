@@ -28,10 +28,9 @@ _TEXTS: Final = {
     "tls.client.keyPassword": "client_key_password",
     "tls.client.trustCertPath": "client_ca",
 }
-_CHOICES: Final = {
-    "tls.server.mode": ("server_mode", MODES),
-    "tls.server.need.client.auth": ("server_client_auth", CLIENT_AUTH),
-}
+_MODE: Final = "tls.server.mode"
+_NEED: Final = "tls.server.need.client.auth"
+_CHOICES: Final = {_MODE: ("server_mode", MODES), _NEED: ("server_client_auth", CLIENT_AUTH)}
 _SWITCHES: Final = {
     "tls.enable": "enable",
     "tls.client.authServer": "client_checks_servers",
@@ -140,6 +139,8 @@ class PortTls:
         ca: PEM file with the authorities that sign clients' certificates; empty if ``client_auth`` is none.
         client_auth: One of :data:`CLIENT_AUTH`. If a client presents a certificate, it is always checked.
         warnings: Warnings for the operator about the file of ``--tls-config``.
+        decided: The keys ``tls.server.mode`` and ``tls.server.need.client.auth``, as far as flags or the file
+            decide them.
     """
 
     mode: str = DISABLED
@@ -149,6 +150,7 @@ class PortTls:
     ca: str = ""
     client_auth: str = "none"
     warnings: tuple[str, ...] = ()
+    decided: frozenset[str] = frozenset()
 
 
 PLAIN: Final = PortTls()
@@ -218,21 +220,49 @@ class TlsFlags:
         if not self.config:
             self._settle(None)
 
-    def settle(self) -> PortTls:
+    def settle(self, in_force: PortTls = PLAIN) -> PortTls:
         """Return the settings that result from the flags and the file of ``--tls-config``; may block.
 
+        If a full disk or an unfinished copy has cut the file, its remaining lines are often valid. So the
+        lines of a file in force that decide the mode and the demand for clients' certificates may change, but
+        may not disappear.
+
+        Args:
+            in_force: Settings of the running server, if it reads the file again.
+
         Raises:
-            TlsSettingError: If the file cannot be used, or if flags and file contradict each other.
+            TlsSettingError: If the file cannot be used, if flags and file contradict each other, or if a line
+                has disappeared.
         """
         if not self.config:
             return self._settle(None)
         file = read_tls_file(self.config)
-        return replace(self._settle(file), warnings=tls_warnings(file))
+        settings = self._settle(file)
+        values = {_MODE: self.mode or file.server_mode, _NEED: self.client_auth or file.server_client_auth}
+        decided = frozenset(key for key, value in values.items() if value)
+        settings = replace(settings, warnings=tls_warnings(file), decided=decided)
+        if key := _missing_key(settings, in_force):
+            raise TlsSettingError(
+                f"--tls-config {self.config}: the line {key} is missing, perhaps the file is incomplete;"
+                f" write the line, allowed are {', '.join(_CHOICES[key][1])}"
+            )
+        # A file that switches TLS off needs no other line, but a later file does.
+        return replace(settings, decided=decided | in_force.decided)
 
     def _settle(self, file: TlsFile | None) -> PortTls:
         return port_tls(
             mode=self.mode, cert=self.cert, key=self.key, ca=self.ca, client_auth=self.client_auth, file=file
         )
+
+
+def _missing_key(settled: PortTls, in_force: PortTls) -> str:
+    """Return a key whose line the file of ``--tls-config`` must have; empty if the file may be used."""
+    missing = in_force.decided - settled.decided
+    if settled.mode == DISABLED and in_force.mode != DISABLED and _MODE not in settled.decided:
+        return _MODE  # without the line, the certificate decides: it has disappeared
+    if _MODE in missing:
+        return _MODE
+    return _NEED if _NEED in missing and settled.mode != DISABLED else ""
 
 
 def http_tls(*, cert: str, key: str, ca: str) -> PortTls:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Generic, TypeVar
@@ -15,6 +16,10 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two checks of the files.
 CHECK_S: Final = 5.0
+#: Minimum age in seconds of content that these checks read. Younger content may be incomplete, because its
+#: writer is still busy.
+SETTLED_S: Final = 1.0
+_UNSETTLED: Final = "unsettled"
 
 T = TypeVar("T")
 
@@ -24,7 +29,8 @@ class WatchedFiles(Generic[T]):
 
     The constructor reads the files, which blocks; its errors reach the caller. Later, a thread checks and
     reads the files, so that a hung disk delays no other work. If the new content cannot be used, the former
-    value stays in force, and one WARNING gives the reason.
+    value stays in force, and one WARNING gives the reason. Content that changes while it is read is refused,
+    because a part of it may be missing.
 
     Args:
         what: Name of the files in log lines, such as "raft certificate".
@@ -61,7 +67,11 @@ class WatchedFiles(Generic[T]):
         self.value = read()
 
     def watch(self) -> None:
-        """Check the files every :data:`CHECK_S` seconds from now on."""
+        """Check the files every :data:`CHECK_S` seconds from now on.
+
+        If a file has changed within the last :data:`SETTLED_S` seconds, the files are checked again after
+        this time, and not read before.
+        """
         self._watching = asyncio.get_running_loop().create_task(self._watch(), name=self.what)
 
     def close(self) -> None:
@@ -71,14 +81,17 @@ class WatchedFiles(Generic[T]):
         self._thread.shutdown()
 
     async def look(self) -> str:
-        """Check the files now, and read them if they have changed.
+        """Check the files now, and read them if they have changed, even if they changed just now.
 
         Returns:
             ``unchanged``, ``taken``, or ``refused: REASON``. After a refusal, each check reads the files
                 again, and returns ``refused`` until they can be used.
         """
+        return await self._check(settled_s=0.0)
+
+    async def _check(self, *, settled_s: float) -> str:
         async with self._looking:
-            outcome = await self._look()
+            outcome = await self._look(settled_s)
         if self._each is not None:
             self._each()
         return outcome
@@ -92,11 +105,19 @@ class WatchedFiles(Generic[T]):
         await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def _watch(self) -> None:
+        pause_s = CHECK_S
         while True:
-            await asyncio.sleep(CHECK_S)
-            await self.look()
+            await asyncio.sleep(pause_s)
+            outcome = await self._check(settled_s=SETTLED_S)
+            pause_s = SETTLED_S if outcome == _UNSETTLED else CHECK_S
 
-    async def _look(self) -> str:
+    def _read_whole(self, found: Signature) -> T:
+        value = self._read()
+        if signature(self.paths) != found:
+            raise ValueError("a file changed while it was read; the next check reads it again")
+        return value
+
+    async def _look(self, settled_s: float) -> str:
         loop = asyncio.get_running_loop()
         found: Signature | None = None
         try:
@@ -104,9 +125,11 @@ class WatchedFiles(Generic[T]):
             if found == self._taken:
                 self._refused = None  # if the same error comes back, log it again
                 return "unchanged"
+            if any(abs(time.time_ns() - changed_ns) < settled_s * 1e9 for changed_ns, _, _ in found):
+                return _UNSETTLED
             # Read again, even after a refusal: an operator replaces files one after another. A certificate
             # and a key that do not match now may soon match.
-            value = await loop.run_in_executor(self._thread, self._read)
+            value = await loop.run_in_executor(self._thread, self._read_whole, found)
             self._take(value)
         # A defect in ``read`` or ``take``, or a thread that cannot start, must not end a working server.
         except Exception as error:

@@ -92,9 +92,9 @@ class NamesrvTls(CertificateFiles[_Loaded]):
         tls: TLS for the client that registers the broker.
     """
 
-    def __init__(self, first: OwnTls, settle: Callable[[], OwnTls | None], *, config: str) -> None:
+    def __init__(self, first: OwnTls, settle: Callable[[OwnTls], OwnTls | None], *, config: str) -> None:
         self._config = config
-        self._settle = settle
+        self._in_force, self._settle = first, settle
         super().__init__(
             "nameserver tls",
             self._paths(first),
@@ -108,10 +108,11 @@ class NamesrvTls(CertificateFiles[_Loaded]):
         return tuple(Path(path) for path in (own.cert, own.key, own.ca, self._config) if path)
 
     def _follow(self, loaded: _Loaded) -> None:
+        self._in_force = loaded.own
         self.files.paths = self._paths(loaded.own)
 
     def _load(self) -> _Loaded:
-        own = self._settle()
+        own = self._settle(self._in_force)
         if own is None:
             raise TlsSettingError("only a restart switches TLS to nameservers off")
         context = load(
@@ -139,9 +140,18 @@ def namesrv_tls(config: BrokerConfig) -> NamesrvTls | None:
         SettingError: If the settings contradict each other, or if a file cannot be used.
     """
 
-    def settle() -> OwnTls | None:
+    def settle(in_force: OwnTls | None = None) -> OwnTls | None:
         file = read_tls_file(config.tls_config) if config.tls_config else TlsFile()
-        return own_tls(config, file, enforcing=config.tls.settle().mode == ENFORCING)
+        own = own_tls(config, file, enforcing=config.tls.settle().mode == ENFORCING)
+        # A full disk or an unfinished copy may have cut the file. Only a line of it may end the check.
+        is_lost = in_force is not None and in_force.checks and own is not None and not own.checks
+        if is_lost and file.client_checks_servers is None:
+            raise TlsSettingError(
+                f"--tls-config {config.tls_config}: tls.client.trustCertPath or tls.client.authServer"
+                " is missing, perhaps the file is incomplete; to end the check of nameservers, write"
+                " tls.client.authServer=false"
+            )
+        return own
 
     try:
         first = settle()

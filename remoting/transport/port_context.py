@@ -13,6 +13,7 @@ from routekeeper.remoting.tls_settings import (
     CLIENT_AUTH,
     DISABLED,
     ENFORCING,
+    PLAIN,
     PortTls,
     TlsFlags,
     TlsSettingError,
@@ -87,7 +88,8 @@ class PortFiles(CertificateFiles[PortContext]):
 
     Args:
         what: Name of the port in error texts and log lines.
-        settle: Returns the settings; it reads the file ``config`` again at each call.
+        settle: Returns the settings; it reads the file ``config`` again at each call. With the settings in
+            force as its argument, it can refuse a file that is incomplete.
         take: Called on the event loop with each newer context.
         config: Path of a file that contains a part of the settings; empty if there is none.
 
@@ -98,28 +100,31 @@ class PortFiles(CertificateFiles[PortContext]):
     def __init__(
         self,
         what: str,
-        settle: Callable[[], PortTls],
+        settle: Callable[[PortTls], PortTls],
         take: Callable[[PortContext], None],
         *,
         config: str = "",
     ) -> None:
         self._what, self._settle = what, settle
         self._config: tuple[Path, ...] = (Path(config),) if config else ()
-        self._settings = settle()
+        self._settings = self._newest = settle(PLAIN)
         self._take_context = take
         super().__init__(
             what, self._paths(), self._read, self._take_newest, ends_at=lambda context: context.ends_at
         )
+        self._settings = self._newest
         self._warn_of_settings()
 
     def _paths(self) -> tuple[Path, ...]:
         return (*paths_of(self._settings), *self._config)
 
     def _read(self) -> PortContext:
-        self._settings = self._settle()
-        return load_port(self._settings, what=self._what)
+        # These settings are not in force yet: the certificate files may still be refused.
+        self._newest = self._settle(self._settings)
+        return load_port(self._newest, what=self._what)
 
     def _take_newest(self, context: PortContext) -> None:
+        self._settings = self._newest
         self.files.paths = self._paths()
         self._take_context(context)
         self._warn_of_settings()
@@ -152,4 +157,4 @@ def watched_http(settings: PortTls, take: Callable[[PortContext], None]) -> Port
     """
     if settings.mode == DISABLED:
         return None
-    return PortFiles("http tls certificate", lambda: settings, take)
+    return PortFiles("http tls certificate", lambda _: settings, take)

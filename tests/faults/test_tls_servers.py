@@ -126,6 +126,32 @@ def test_the_file_of_settings_is_watched_too_and_makes_a_plain_port_secure_witho
         assert running.ask(stays).code == 0
 
 
+def test_an_emptied_file_of_settings_switches_tls_not_off_and_is_taken_once_it_is_repaired(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "tls.properties"
+    pair = f"tls.server.certPath={pem('member')}\ntls.server.keyPath={key('member')}\n"
+    demands = (
+        "tls.server.mode=enforcing\n"
+        f"tls.server.need.client.auth=require\ntls.server.trustCertPath={pem('authority')}\n"
+    )
+    file.write_text(demands + pair)
+    with server("broker", tmp_path, "--tls-config", str(file)) as running:
+        assert running.works(client_context("member"))
+        file.write_text("")
+        running.says(
+            f"tls certificate not taken, the former one goes on error=--tls-config {file}: the line"
+            " tls.server.mode is missing, perhaps the file is incomplete; write the line"
+        )
+        assert not running.works()
+        assert not running.works(client_context())
+        assert running.works(client_context("member"))
+        file.write_text(demands + pair)
+        running.says("tls certificate read again")
+        assert not running.works()
+        assert running.works(client_context("member"))
+
+
 @pytest.mark.one_core
 def test_thousands_of_half_handshakes_keep_neither_a_bystander_nor_a_newcomer_waiting(tmp_path: Path) -> None:
     """Check that incomplete handshakes delay no other client and use limited memory.

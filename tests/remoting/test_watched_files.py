@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -148,6 +149,7 @@ def test_a_thread_that_cannot_start_ends_no_watch(
 
     async def run() -> None:
         monkeypatch.setattr(watched_files, "CHECK_S", 0.001)
+        monkeypatch.setattr(watched_files, "SETTLED_S", 0.001)
         with monkeypatch.context() as patched:
             patched.setattr(threading.Thread, "start", refuse)
             number.files.watch()
@@ -197,6 +199,7 @@ async def test_a_watched_file_is_taken_without_being_asked(
     number: Number, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watched_files, "CHECK_S", 0.01)
+    monkeypatch.setattr(watched_files, "SETTLED_S", 0.01)
     number.files.watch()
     try:
         replace(number.path, "2")
@@ -205,6 +208,55 @@ async def test_a_watched_file_is_taken_without_being_asked(
         await until(lambda: number.taken == [2, 3], "the next one")
     finally:
         number.files.close()
+
+
+async def test_a_file_that_was_just_written_is_taken_by_a_later_check_or_at_once_by_a_look(
+    number: Number, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that writes the file may not be done yet."""
+    number.path.write_text("22")
+    age_ns, checks = 0, 0
+
+    def now_ns() -> int:
+        nonlocal checks
+        checks += 1
+        return os.stat(number.path).st_mtime_ns + age_ns
+
+    monkeypatch.setattr(watched_files, "CHECK_S", 0.01)
+    monkeypatch.setattr(watched_files, "SETTLED_S", 0.01)
+    monkeypatch.setattr(time, "time_ns", now_ns)
+    number.files.watch()
+    try:
+        await until(lambda: checks > 3, "some checks")
+        assert number.taken == []
+        age_ns = 10_000_000
+        await until(lambda: number.taken == [22], "the file is old enough")
+        age_ns = 0
+        number.path.write_text("333")
+        assert await number.files.look() == "taken"
+    finally:
+        number.files.close()
+    assert number.taken == [22, 333]
+
+
+async def test_a_file_that_changes_while_it_is_read_is_refused_until_the_next_check(tmp_path: Path) -> None:
+    path = tmp_path / "number"
+    path.write_text("1")
+    written = ["333"]
+
+    def read() -> int:
+        found = int(path.read_text())
+        if written and found == 22:
+            path.write_text(written.pop())
+        return found
+
+    files = WatchedFiles("number", (path,), read, print)
+    path.write_text("22")
+    assert await files.look() == "refused: a file changed while it was read; the next check reads it again"
+    assert files.value == 1
+    assert await files.look() == "taken"
+    assert files.value == 333
+    files.close()
 
 
 def test_looks_at_one_time_follow_each_other(number: Number) -> None:

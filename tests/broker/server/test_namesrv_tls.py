@@ -225,6 +225,25 @@ async def test_a_changed_tls_config_names_other_files(tmp_path: Path) -> None:
     made.files.close()
 
 
+@pytest.mark.parametrize(
+    "line",
+    [f"tls.client.trustCertPath={AUTHORITY}\n", "tls.client.authServer=true\n"],
+    ids=["authority", "check"],
+)
+async def test_a_cut_tls_config_does_not_end_the_check_of_nameservers(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "tls.properties"
+    file.write_text("tls.enable=true\n" + line)
+    made = namesrv_tls(apply_properties(BrokerConfig(), {"tlsConfig": str(file)})[0])
+    assert made is not None
+    file.write_text("tls.enable=true\n")
+    assert "to end the check of nameservers, write tls.client.authServer=false" in await made.files.look()
+    assert made.tls.context().check_hostname
+    file.write_text("tls.enable=true\ntls.client.authServer=false\n")
+    assert await made.files.look() == "taken"
+    assert not made.tls.context().check_hostname
+    made.files.close()
+
+
 async def test_a_certificate_that_ends_soon_is_named_in_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
