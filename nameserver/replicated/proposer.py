@@ -89,8 +89,8 @@ class _Registering:
     """A registration that this process has begun and has not answered yet.
 
     The process decides the registration, proposes the command, and waits for the outcome. If another entry
-    has changed the broker's record meanwhile, it decides the registration again. Callbacks do these steps;
-    there is no asyncio task for them.
+    has changed the broker's record meanwhile, it decides the registration again, unless the connection was
+    closed. Callbacks do these steps; there is no asyncio task for them.
 
     Attributes:
         answered: Called once with the answer, unless ``register`` returned the answer at once.
@@ -139,6 +139,7 @@ class Proposer(Component):
         self._reporter = reports.reporter
         self._reader = reader
         self._registering: Counter[Registrant] = Counter()  # registrations that have no answer yet
+        self._closed: set[ConnectionId] = set()  # closed connections of these registrations
         self._repeats = Repeats(os.urandom(SECRET_SIZE))
         self._timer: asyncio.Handle | None = None
         self._timer_at = math.inf  # loop time of the timer; some timer handles of uvloop do not return it
@@ -242,8 +243,14 @@ class Proposer(Component):
         return (broker, origin) in self._registering
 
     def closed(self, origin: ConnectionId) -> None:
-        """Forget the last registration of a closed connection; it was kept to recognize its repetitions."""
+        """Forget the last registration of a closed connection; it was kept to recognize its repetitions.
+
+        A registration of this connection that waits for its outcome is not decided again. If it were, an old
+        version could make a broker appear again whose newer registration was removed meanwhile.
+        """
         self._repeats.forget(origin)
+        if any(each == origin for _, each in self._registering):
+            self._closed.add(origin)
 
     def _decide(self, on: _Registering, decoded: Registration) -> Steps[Answer]:
         """Decide a registration by the present table; return :data:`PROPOSED` if a command is proposed."""
@@ -300,6 +307,9 @@ class Proposer(Component):
 
     def _conclude(self, on: _Registering, command: Command, outcome: Verdict | ConsistencyError) -> None:
         """Answer a registration by its command's outcome, or decide it again if the record has changed."""
+        if isinstance(outcome, Moved) and on.origin in self._closed:
+            self._answer(on, NOT_BEGUN)
+            return
         if isinstance(outcome, Moved):
             done = partial(self._answer, on)
             answer = self._line.run(
@@ -345,6 +355,8 @@ class Proposer(Component):
         self._registering[registrant] -= 1
         if not self._registering[registrant]:
             del self._registering[registrant]
+            if on.origin in self._closed and not any(each == on.origin for _, each in self._registering):
+                self._closed.discard(on.origin)
         on.answered(self._counted(answer))
 
     # -- proposals ----------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from pathlib import Path
 from routekeeper.nameserver.liveness import REPEATED_AFTER_S
 from routekeeper.nameserver.modes.interface import Freshness
 from routekeeper.nameserver.replicated import Replicated
+from routekeeper.nameserver.types import ConnectionId
 from tests.nameserver.replicated.group import (
     ONE,
     TWO,
@@ -20,6 +21,7 @@ from tests.nameserver.replicated.group import (
     unregister,
 )
 
+THREE, NOBODY = ConnectionId(3), ConnectionId(9)
 FIRST, SECOND = register(counter=1, queues=4), register(counter=2, queues=8)
 
 
@@ -183,3 +185,23 @@ async def test_what_was_seen_of_a_broker_goes_with_its_record(tmp_path: Path) ->
         later(group)
         assert (await ask(two, FIRST)).code == 0
         assert await shown(group) == [8, 8, 8], "it is the first such copy since the record was made"
+
+
+async def test_a_registration_is_not_decided_again_after_its_connection_was_closed(tmp_path: Path) -> None:
+    """A registration whose connection is closed must not come back behind the removal of a newer one.
+
+    The leader gets the second version and then its removal, while a follower proposes the first version over
+    another connection. That proposal is outdated. The connection is closed meanwhile, so the broker no longer
+    waits for this registration, and it must not make the broker appear again.
+    """
+    async with group_of(tmp_path) as group:
+        assert codes(await group.everywhere(register(counter=0, queues=2))) == [0, 0, 0]
+        leader, follower = group.at(group.leader()), group.at(group.followers()[0])
+        asked = asyncio.gather(
+            ask(leader, SECOND, TWO), ask(leader, unregister(), NOBODY), ask(follower, FIRST, THREE)
+        )
+        await asyncio.sleep(0)  # all three have begun
+        follower.closed(THREE, by_us=False)
+        await asked
+        await group.equal()
+        assert await shown(group) == [0, 0, 0]
