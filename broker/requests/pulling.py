@@ -16,9 +16,9 @@ from routekeeper.broker.errors import Refusal
 from routekeeper.broker.requests.tags import subscription_codes
 from routekeeper.broker.store.mending import Mending
 from routekeeper.broker.store.messages import Batch, GetStatus
-from routekeeper.broker.tables.state import FAQ, BrokerState, Call, Stepwise, Work
+from routekeeper.broker.tables.state import FAQ, BrokerState, Call, Stepwise, Work, no_group
 from routekeeper.remoting.addresses import charged_host
-from routekeeper.remoting.bodies import DelayOffsetTable, SubscriptionData
+from routekeeper.remoting.bodies import DelayOffsetTable, SubscriptionData, SubscriptionGroupConfig
 from routekeeper.remoting.codes import PERM_READ, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.fields import (
@@ -31,6 +31,7 @@ from routekeeper.remoting.fields import (
     TimestampResponseFields,
     UpdateConsumerOffsetFields,
 )
+from routekeeper.remoting.route import TopicConfig
 
 _COMMIT: Final = 1
 _SUSPEND: Final = 2
@@ -55,7 +56,7 @@ class Pull(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         codes: Wanted tag codes, or None for all messages.
         suspend_ms: Longest time for which the pull may be held, in ms, or 0 if it must be answered at once.
         parked: True if the pull has been held before. If only entries that do not match arrive, such a pull
-            is held again, at the offset after these entries.
+            is held again, at the offset after these entries. One search must reach the queue's end for that.
     """
 
     request: RemotingCommand
@@ -121,7 +122,12 @@ def _commit(state: BrokerState, topic: str, group: str, queue_id: int, offset: i
 
 
 def look(state: BrokerState, pull: Pull) -> RemotingCommand | Park:
-    """Search for messages that a pull wants. The server repeats the search when the queue gets messages."""
+    """Search for messages that a pull wants. The server repeats the search when the queue gets messages.
+
+    Check the permissions of a held pull again: an operator may have withdrawn them since the pull arrived.
+    """
+    if pull.parked and (refusal := _refusal(state, pull)) is not None:
+        return pull.request.reply(refusal.code, remark=refusal.remark)
     try:
         found = state.store.get(
             pull.topic,
@@ -137,8 +143,11 @@ def look(state: BrokerState, pull: Pull) -> RemotingCommand | Park:
     code = _code(found.status, pull.offset)
     if pull.suspend_ms > 0 and code == ResponseCode.PULL_NOT_FOUND:
         return Park(pull.to_park())
-    if pull.suspend_ms > 0 and pull.parked and found.status is GetStatus.NO_MATCHED_MESSAGE:
-        # None of the new messages matches this pull. Hold the pull at the offset after these messages.
+    is_at_end = found.next_begin >= found.max_offset
+    if pull.suspend_ms > 0 and pull.parked and found.status is GetStatus.NO_MATCHED_MESSAGE and is_at_end:
+        # None of the new messages matches this pull. Hold the pull at the offset after these messages. Do not
+        # hold it before the queue's end: a search reads a bounded number of entries, and a wanted message
+        # after them would wait until the next message arrives. The consumer must pull again at once.
         return Park(msgspec.structs.replace(pull, offset=found.next_begin))
     return _answer(state, pull, found, code)
 
@@ -154,21 +163,50 @@ def time_over(state: BrokerState, pull: Pull) -> RemotingCommand:
     return answer
 
 
-def _check(state: BrokerState, call: Call, fields: PullMessageFields) -> Pull:
-    config = state.config
-    group, topic = fields.consumer_group, fields.topic
-    if not config.broker_permission & PERM_READ:
+def _refusal(state: BrokerState, pull: Pull) -> Refusal | None:
+    """Return the refusal of a held pull whose permission was withdrawn; else None."""
+    group = pull.request.ext_fields.get(_GROUP, "")
+    topic_config, group_config = state.topics.get(pull.topic), state.groups.get(group)
+    try:
+        _require_broker_readable(state)
+        if group_config is not None:
+            _require_enabled(group, group_config)
+        elif not state.config.auto_create_subscription_group:
+            raise no_group(group)
+        if topic_config is not None:  # for a deleted topic, the search says that the offset is gone
+            _require_topic_readable(pull.topic, topic_config)
+    except Refusal as refusal:
+        return refusal
+    return None
+
+
+def _require_broker_readable(state: BrokerState) -> None:
+    if not state.config.broker_permission & PERM_READ:
         raise Refusal(
             ResponseCode.NO_PERMISSION, f"the broker[{state.advertise.ip}] pulling message is forbidden"
         )
-    group_config = state.require_group(group, now_ms=call.now_ms)
-    if not group_config.consume_enable:
+
+
+def _require_enabled(group: str, config: SubscriptionGroupConfig) -> None:
+    if not config.consume_enable:
         raise Refusal(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
+
+
+def _require_topic_readable(topic: str, config: TopicConfig) -> None:
+    if not config.perm & PERM_READ:
+        raise Refusal(ResponseCode.NO_PERMISSION, f"the topic[{topic}] pulling message is forbidden")
+
+
+def _check(state: BrokerState, call: Call, fields: PullMessageFields) -> Pull:
+    config = state.config
+    group, topic = fields.consumer_group, fields.topic
+    _require_broker_readable(state)
+    group_config = state.require_group(group, now_ms=call.now_ms)
+    _require_enabled(group, group_config)
     topic_config = state.topics.get(topic)
     if topic_config is None:
         raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!{FAQ}")
-    if not topic_config.perm & PERM_READ:
-        raise Refusal(ResponseCode.NO_PERMISSION, f"the topic[{topic}] pulling message is forbidden")
+    _require_topic_readable(topic, topic_config)
     if not 0 <= fields.queue_id < topic_config.read_queue_nums:
         raise Refusal(
             ResponseCode.INVALID_PARAMETER,

@@ -13,10 +13,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from routekeeper.broker.config import BrokerConfig
-from routekeeper.broker.errors import Refusal, Refused, StoreUnavailable
+from routekeeper.broker.errors import Refusal, Refused, StoreUnavailable, refused_for
 from routekeeper.broker.requests.tags import cached_tag_hash, tags_code
 from routekeeper.broker.store.messages import Draft, Placed
 from routekeeper.broker.tables.state import FAQ, BrokerState, Call, KnownSend, Later
+from routekeeper.broker.tables.state_files import TOPICS
 from routekeeper.broker.tables.topics import SCHEDULE_TOPIC, is_sending_forbidden, name_fault, retry_topic
 from routekeeper.remoting.codes import (
     DLQ_PREFIX,
@@ -528,8 +529,9 @@ def delayed(
     """Return the message as stored in the schedule topic, with its real topic and queue in properties.
 
     Raises:
-        Refusal: If the message's properties are too large. A refusal is also raised if the real queue does
-            not exist yet, and the broker has its largest number of queues.
+        Refusal: If the message's properties are too large, or if the real topic cannot be written to disk. A
+            refusal is also raised if the real queue does not exist yet, and the broker has its largest number
+            of queues.
     """
     levels = state.config.delay_levels_ms
     level = min(level, len(levels))
@@ -539,6 +541,7 @@ def delayed(
         PROPERTY_REAL_QID: str(draft.queue_id),
     }
     text = _spell(waiting)
+    _require_written(state, draft.topic)
     # Reserve the queue after the other checks. Otherwise refused messages would use up the allowed queues.
     state.require_room_for_queue(draft.topic, draft.queue_id, reserve=True)
     return msgspec.structs.replace(
@@ -563,8 +566,9 @@ def _store(state: BrokerState, drafts: list[Draft], *, now_ms: int) -> list[Plac
     """Store messages of one queue.
 
     Raises:
-        Refusal: If the store cannot accept the messages.
+        Refusal: If the store cannot accept the messages, or if the topic cannot be written to disk.
     """
+    _require_written(state, drafts[0].topic)
     state.require_room_for_queue(drafts[0].topic, drafts[0].queue_id)
     try:
         if len(drafts) == 1:
@@ -583,6 +587,26 @@ def _store(state: BrokerState, drafts: list[Draft], *, now_ms: int) -> list[Plac
     state.stats.stored(drafts[0].topic, len(placed), size)
     state.effects.arrived.add((drafts[0].topic, drafts[0].queue_id))
     return placed
+
+
+def _require_written(state: BrokerState, topic: str) -> None:
+    """Check that the topic table is not known to be unwritable while it must be written for this topic.
+
+    The broker acknowledges a message only when its topic is on disk. Without this check, it would store one
+    more copy of the message each time that the producer sends it again.
+
+    Raises:
+        Refusal: If the last write of the topic table has failed, and the table on disk lacks this topic or
+            its last change.
+    """
+    failure = state.unwritten_files.get(TOPICS)
+    if failure is not None and topic in state.unsaved_topics:
+        reason = failure.strerror if isinstance(failure, OSError) else failure
+        raise Refusal(
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            f"cannot write {TOPICS}: {reason}",
+            reason=refused_for(failure),
+        )
 
 
 def _answer(

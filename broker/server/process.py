@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 from routekeeper.broker.config import NAMESRV_KEYS, BrokerConfig, apply_properties
-from routekeeper.broker.errors import Refused, SettingError, StoreUnavailable, StoreUnusable, refused_for
+from routekeeper.broker.errors import Refused, SettingError, StoreUnavailable, StoreUnusable
 from routekeeper.broker.requests.audited import AUDITED, result_of
 from routekeeper.broker.requests.client_requests import notify_changed
 from routekeeper.broker.requests.forwarding import AskAll, Forward
@@ -140,7 +140,10 @@ def _only_cause(group: BaseExceptionGroup[BaseException]) -> BaseException | Non
 
 
 def _unsynced(reply: RemotingCommand) -> RemotingCommand:
-    """Return the answer for a message that is stored, but that a power cut may still remove."""
+    """Return the answer for a message that is stored, but that a power cut may still remove.
+
+    The message, or the topic to which it belongs, is not on disk yet.
+    """
     return RemotingCommand(
         code=ResponseCode.FLUSH_DISK_TIMEOUT,
         opaque=reply.opaque,
@@ -776,7 +779,13 @@ class BrokerServer:
         return reply
 
     async def _saved(self, code: int, later: Later) -> RemotingCommand | None:
-        """Wait until the tables that an answer needs are on disk. Return an error answer if a write fails."""
+        """Wait until the tables that an answer needs are on disk.
+
+        Returns:
+            None, or the answer after a write has failed: an error, or for a send the answer that its message
+            is stored but may be lost. A send must not get an error here. A producer would send its message
+            again, and consumers would get the message twice.
+        """
         reply = later.reply
         for file, wanted in (
             (self._files.topics, later.topics_saved),
@@ -789,8 +798,9 @@ class BrokerServer:
             try:
                 await self._upkeep.saved(file)
             except (OSError, StoreUnavailable) as error:
+                if code in SENDS:
+                    return _unsynced(reply)
                 reason = error.strerror if isinstance(error, OSError) else error
-                self._count_refused(code, refused_for(error))
                 return RemotingCommand(
                     code=ResponseCode.SERVICE_NOT_AVAILABLE,
                     opaque=reply.opaque,

@@ -7,6 +7,7 @@ each kind of work. Therefore work that waits for a hung disk does not delay work
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import sys
@@ -83,7 +84,6 @@ class Upkeep:
         self._log_thread = DiskThreads("log")
         self._store_thread = DiskThreads("store")
         self._index_thread = DiskThreads("index")
-        self._unwritten: dict[str, Failure] = {}
         self._sync_began: float | None = None
 
     def begin(self) -> None:
@@ -118,7 +118,7 @@ class Upkeep:
         """Reason why the broker cannot store messages or tables on the disk now, or None if it can."""
         if (reason := self._state.store.refusing) is not None:
             return f"no messages are taken: {reason}"
-        for name, failure in self._unwritten.items():
+        for name, failure in self._state.unwritten_files.items():
             text = failure.strerror if isinstance(failure, OSError) else failure
             return f"{name} is not written: {text}"
         if self._is_hung:
@@ -130,7 +130,7 @@ class Upkeep:
         """State of the disk for metrics. The property :attr:`refusing` gives the reason in words."""
         if self._state.store.refusing is not None:
             return DiskState.REFUSING
-        if self._unwritten:
+        if self._state.unwritten_files:
             return DiskState.UNWRITTEN
         return DiskState.HUNG if self._is_hung else DiskState.OK
 
@@ -220,7 +220,7 @@ class Upkeep:
     # Tasks ---------------------------------------------------------------------------------------
 
     async def _keep_file(self, file: StateFile, *, every_s: float | None) -> None:
-        wanted = self._file_wanted[file.name]
+        wanted, unwritten = self._file_wanted[file.name], self._state.unwritten_files
         while True:
             try:
                 async with asyncio.timeout(every_s):
@@ -230,12 +230,12 @@ class Upkeep:
             wanted.clear()
             await in_threads(file.save(), self._file_threads[file.name])
             if file.failure is None:
-                if self._unwritten.pop(file.name, None) is not None:
+                if unwritten.pop(file.name, None) is not None:
                     logger.info("file written again path=%s", file.name)
                 continue
-            if file.name not in self._unwritten:
+            if file.name not in unwritten:
                 logger.error("file not written path=%s error=%s", file.name, file.failure)
-            self._unwritten[file.name] = file.failure
+            unwritten[file.name] = file.failure
             await asyncio.sleep(_RETRY_S)
             wanted.set()
 
@@ -323,8 +323,11 @@ class Upkeep:
             if not is_full:
                 keep_from = oldest_waiting(self._state, due_after_ms=reserved_from_ms)
                 # Write the delay offsets first. Otherwise, after a crash, the broker would report messages as
-                # lost that were delivered before their files were removed.
-                await self.saved(self._files.delays)
+                # lost that were delivered before their files were removed. But remove the files even if that
+                # write fails: with a quota, or without free inodes, only the removal makes room for it. No
+                # message is lost, because the store syncs the delivered copies before it removes files.
+                with contextlib.suppress(OSError, StoreUnavailable):
+                    await self.saved(self._files.delays)
             work = store.remove_old_files(before=before, count_max=count_max, keep_from=keep_from)
             await in_threads(work, self._store_thread)
         except Mending:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from routekeeper.broker.config import LIVE_KEYS, BrokerConfig
-from routekeeper.broker.errors import Refusal
+from routekeeper.broker.errors import Refusal, StoreUnavailable
 from routekeeper.broker.store.messages import MessageStore
 from routekeeper.broker.tables.group_configs import GroupConfigs
 from routekeeper.broker.tables.groups import Client, ClientTable
@@ -176,6 +176,7 @@ class BrokerState:
             count these topics and groups as if they existed.
         unsaved_topics: Topics created or changed since the table was last written, each with the counter of
             the data version that contains the change.
+        unwritten_files: Names of the tables' files whose last write has failed, each with the error.
     """
 
     config: BrokerConfig
@@ -196,6 +197,7 @@ class BrokerState:
     changed_settings: dict[str, str] = field(default_factory=dict)
     turn: int = 0
     unsaved_topics: dict[str, int] = field(default_factory=dict)
+    unwritten_files: dict[str, OSError | StoreUnavailable] = field(default_factory=dict)
     full: set[str] = field(default_factory=set)
     topics_promised: int = 0
     groups_promised: int = 0
@@ -338,9 +340,7 @@ class BrokerState:
     def require_group(self, group: str, *, now_ms: int) -> SubscriptionGroupConfig:
         found = self.group_config(group, now_ms=now_ms)
         if found is None:
-            raise Refusal(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{group}] does not exist{FAQ}"
-            )
+            raise no_group(group)
         return found
 
     def topic_changed(self, topic: str) -> None:
@@ -385,3 +385,10 @@ class BrokerState:
         config = self.topics.get(topic)
         assert config is not None
         return config
+
+
+def no_group(group: str) -> Refusal:
+    """Return the refusal of a request that names a group which does not exist."""
+    return Refusal(
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{group}] does not exist{FAQ}"
+    )

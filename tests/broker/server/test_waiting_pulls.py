@@ -1,25 +1,26 @@
-"""Waiting pulls when the disk cannot read the messages of one pull.
-
-This pull gets an error. The other pulls get their messages.
-"""
+"""Waiting pulls: the disk cannot read the messages of one pull, or many messages do not match a pull."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import os
+from dataclasses import replace
 
+import msgspec
 import pytest
 
-from routekeeper.broker.requests.pulling import Pull
+from routekeeper.broker.requests.pulling import Pull, look
 from routekeeper.broker.server.delay import DelayService
 from routekeeper.broker.server.waiting_pulls import WaitingPulls
 from routekeeper.broker.store.files import DISK
 from routekeeper.broker.store.messages import Draft
 from routekeeper.broker.tables.state import BrokerState
+from routekeeper.remoting.bodies import SubscriptionGroupConfig
 from routekeeper.remoting.codes import ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.message import decode_messages
+from routekeeper.remoting.route import TopicConfig
 from tests.broker.states import HOST, NOW
 
 
@@ -51,6 +52,14 @@ def pull(number: int) -> Pull:
         suspend_ms=10_000,
         parked=True,
     )
+
+
+def store(state: BrokerState, bodies: list[bytes], tags_code: int) -> None:
+    drafts = [
+        Draft(topic="T", queue_id=0, body=body, properties="", tags_code=tags_code, born_host=HOST)
+        for body in bodies
+    ]
+    state.store.put_all(drafts, now_ms=NOW)
 
 
 def parked(state: BrokerState, sent: list[tuple[int, RemotingCommand]]) -> WaitingPulls:
@@ -95,6 +104,77 @@ def test_pull_whose_messages_cannot_be_read_is_answered_and_those_behind_it_are_
 
     asyncio.run(main())
     check(sent)
+
+
+@pytest.mark.parametrize("others", [1, 900])
+def test_pull_with_a_tag_is_answered_at_once_though_many_messages_with_other_tags_came_first(
+    state: BrokerState, others: int
+) -> None:
+    """One search reads at most 800 entries, so the wanted message may lie behind the end of the search."""
+    sent: list[RemotingCommand] = []
+    tag_a, tag_b = 65, 66
+    waiting = msgspec.structs.replace(pull(1), codes=frozenset({tag_a}))
+
+    async def main() -> None:
+        pulls = WaitingPulls(
+            state,
+            delay=DelayService(state, delivered=lambda: None),
+            send=lambda _, answer: sent.append(answer),
+        )
+        deadline = asyncio.get_running_loop().time() + 3600
+        assert pulls.park(waiting, deadline=deadline)
+        store(state, [b"b"] * 3, tag_b)
+        pulls.arrived({("T", 0)})
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert sent == [], "no message has the tag, so the pull waits"
+        store(state, [b"b"] * others, tag_b)
+        store(state, [b"a"], tag_a)
+        pulls.arrived({("T", 0)})
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    (answer,) = sent
+    while answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:  # a consumer then pulls again at once
+        offset = int(answer.ext_fields["nextBeginOffset"])
+        again = look(state, msgspec.structs.replace(waiting, offset=offset, parked=False))
+        assert isinstance(again, RemotingCommand)
+        answer = again
+    assert (answer.code, [message.body for message in decode_messages(answer.body)]) == (0, [b"a"])
+    assert answer.ext_fields["nextBeginOffset"] == str(3 + others + 1)
+
+
+@pytest.mark.parametrize("withdrawn", ["group", "topic", "broker"])
+def test_held_pull_gets_no_message_after_its_permission_was_withdrawn(
+    state: BrokerState, withdrawn: str
+) -> None:
+    sent: list[RemotingCommand] = []
+    state.topics.put(TopicConfig(topic_name="T"), now_ms=NOW)
+    request = RemotingCommand.request(11, {"consumerGroup": "G"}).with_opaque(1)
+    waiting = msgspec.structs.replace(pull(1), request=request)
+
+    async def main() -> None:
+        pulls = WaitingPulls(
+            state,
+            delay=DelayService(state, delivered=lambda: None),
+            send=lambda _, answer: sent.append(answer),
+        )
+        assert pulls.park(waiting, deadline=asyncio.get_running_loop().time() + 3600)
+        if withdrawn == "group":
+            state.groups.put(SubscriptionGroupConfig(group_name="G", consume_enable=False), now_ms=NOW)
+        elif withdrawn == "topic":
+            state.topics.put(TopicConfig(topic_name="T", perm=2), now_ms=NOW)
+        else:
+            state.config = replace(state.config, broker_permission=2)
+        store(state, [b"x"], 0)
+        pulls.arrived({("T", 0)})
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    (answer,) = sent
+    assert (answer.code, answer.body) == (ResponseCode.NO_PERMISSION, b"")
 
 
 def test_pulls_of_deleted_topics_and_no_others_are_tried_again(state: BrokerState) -> None:
