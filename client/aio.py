@@ -118,7 +118,11 @@ class Client:
             raise
 
     async def close(self) -> None:
-        """Close consumers and producers, end the background tasks, close the connections."""
+        """Close consumers and producers, end the background tasks, close the connections.
+
+        If another task is closing a consumer, a producer or this client, wait for it, at most for
+        ``shutdown_s`` + ``call_timeout_s`` seconds.
+        """
         if self.core.closing or os.getpid() != self._pid:
             return  # child process after a fork: only the parent is a member of the groups and may leave them
         self._check_loop()
@@ -130,7 +134,8 @@ class Client:
                 task.cancel()
             try:
                 await self._transport.close()
-                if self._started:
+                if self._started and asyncio.current_task() not in self._tasks:
+                    # A task of the group (for example, a listener) must not wait for the end of the group.
                     # Pass no exception to the task group. The task group would wrap the exception in an
                     # ExceptionGroup. It does not need the exception to end the tasks, because they are
                     # already cancelled.

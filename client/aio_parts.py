@@ -117,7 +117,7 @@ class Producer:
         return future
 
     async def flush(self) -> None:
-        """Send the messages of :meth:`put`, and return when the outcome of every message is known."""
+        """Send the messages that were put before, and return when the outcome of each of them is known."""
         await self._client.perform(self._linger.flush())
 
     async def close(self) -> None:

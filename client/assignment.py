@@ -548,6 +548,11 @@ class Assignment:
                 yield from self.offsets.commit(queue, offset, oneway=oneway, unless=unless)
             except Withdrawn:
                 return
+            except BaseException:
+                # The broker or the disk may have the offset nevertheless. So the former offset is no longer
+                # known to be stored, and a commit of the former offset must be sent.
+                self._stored.pop(queue, None)
+                raise
             self._stored[queue] = offset
 
     def _tell(self, text: str, *values: object) -> Operation[None]:

@@ -130,6 +130,7 @@ class Client:
         self._places = threading.BoundedSemaphore(send_async_max)
         self._places_max = send_async_max
         self._sends: set[Future[Any]] = set()
+        self._closing_in: set[int] = set()  # ids of the threads that close this client now
         self._started = False
         _close_at_the_end(self)
 
@@ -160,18 +161,34 @@ class Client:
         Running listeners, sends in threads and the client's own threads may continue for ``shutdown_s``
         seconds in total. After this time, unfinished sends fail, and their errors state the outcome.
 
+        If another thread is closing a consumer, a producer or this client, wait for it, at most for
+        ``shutdown_s`` + ``call_timeout_s`` seconds.
+
         Raises:
             InvalidArgument: If a queue selector, log handler or signal handler calls this method inside a
                 call of this client; nothing was done.
         """
         if self.core.closing or os.getpid() != self._pid:
             return  # child process after a fork: only the parent is a member of the groups and may leave them
+        thread_id = threading.get_ident()
+        if thread_id in self._closing_in:
+            return  # a signal handler has interrupted this method: it goes on after the end of the handler
         self.steps.check()
         _open_clients.pop(id(self), None)
         deadline_s = time.monotonic() + self.core.config.shutdown_s
         try:
+            self._closing_in.add(thread_id)
             self.perform(self.core.close())
         finally:
+            self._closing_in.discard(thread_id)
+            try:
+                self._end_threads(deadline_s)
+            finally:  # report all outcomes even if Ctrl-C interrupts the wait for a thread that hangs
+                self.perform(self.core.end())
+
+    def _end_threads(self, deadline_s: float) -> None:
+        """Wait for the sends in threads and for the client's own threads, and close the connections."""
+        try:
             left = wait(tuple(self._sends), timeout=self._left_s(deadline_s)).not_done
             if left:
                 log.warning("sends cut off, the client was closed sends=%d", len(left))
@@ -181,16 +198,16 @@ class Client:
             # The closed connections ended the requests of the remaining sends, so their threads end now,
             # unless something else blocks them.
             wait(left, timeout=self._left_s(time.monotonic() + _MOMENT_S))
+        finally:
             self._send_threads.end()
-            # Wait up to _MOMENT_S for the client's own threads, even if the listeners used all of
-            # ``shutdown_s``.
-            deadline_s = max(deadline_s, time.monotonic() + self._left_s(time.monotonic() + _MOMENT_S))
-            with self._spawning:
-                threads = tuple(self._threads)
-            for thread in threads:
-                if thread is not threading.current_thread():
-                    thread.join(timeout=self._left_s(deadline_s))
-            self.perform(self.core.end())
+        # Wait up to _MOMENT_S for the client's own threads, even if the listeners used all of
+        # ``shutdown_s``.
+        deadline_s = max(deadline_s, time.monotonic() + self._left_s(time.monotonic() + _MOMENT_S))
+        with self._spawning:
+            threads = tuple(self._threads)
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout=self._left_s(deadline_s))
 
     def left_open(self) -> bool:
         """Return True if the program would lose data by ending without :meth:`close`."""

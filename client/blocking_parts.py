@@ -207,7 +207,7 @@ class Producer:
         return future
 
     def flush(self) -> None:
-        """Send the messages of :meth:`put`, and return when the outcome of every message is known.
+        """Send the messages that were put before, and return when the outcome of each of them is known.
 
         Raises:
             InvalidArgument: If a delivery callback of this producer calls this method. The call would wait

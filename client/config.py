@@ -94,7 +94,10 @@ class ClientConfig:
         nameserver_try_s: Longest wait for one nameserver while the client can still ask another nameserver.
         nameserver_avoid_s: Time after a nameserver's failure during which the client asks this nameserver
             only if the other nameservers do not answer.
-        shutdown_s: Time in which ``close`` ends all work.
+        shutdown_s: Time that ``close`` gives to listener calls, to sends in threads and to the client's own
+            threads. Messages of ``put`` have ``send_timeout_s`` more. The requests that then store offsets
+            and leave groups have ``call_timeout_s`` each. If the program or its event loop ends before
+            ``close`` was called, everything together has ``shutdown_s``.
         namespace: Prefix that producers and consumers add to topics and groups at the brokers
             (``namespace%topic``). Users see messages and queues without this prefix. Administration uses the
             full names, with the prefix.
@@ -151,6 +154,10 @@ class ClientConfig:
             value = getattr(self, name)
             if not 0.001 <= value <= 3600:
                 raise InvalidArgument(f"{name}={value}, allowed 0.001..3600")
+        for name in ("nameserver_avoid_s", "shutdown_s"):
+            value = getattr(self, name)
+            if not 0 <= value <= 3600:
+                raise InvalidArgument(f"{name}={value}, allowed 0..3600")
         if self.heartbeat_s > 60:
             raise InvalidArgument(
                 f"heartbeat_s={self.heartbeat_s}, must stay within half a broker's limit of 120"
@@ -182,7 +189,8 @@ class ProducerConfig:
         compress_above: Size in bytes above which a body is sent compressed; batches are never compressed.
         compress_level: Level from 0 to 9; a higher level gives smaller bodies and takes longer.
         compress_type: Compression algorithm. Consumers before RocketMQ 5.0 can read only zlib.
-        message_size_max: Size in bytes of the largest body that is sent.
+        message_size_max: Size in bytes of the largest body that is sent. In a batch (``put``,
+            ``send_batch``), the properties of the messages count, too.
         create_topic_key: Name of the template topic. If a broker creates the topic of a message, it copies
             the settings of the template topic.
         default_topic_queue_nums: Number of queues of a topic that a broker creates for a message, at most
@@ -275,9 +283,10 @@ class GroupConfig:
     def __post_init__(self) -> None:
         check_group(self.group)
         _check_ranges(self, ("pull_batch_size", 1, 1024), ("consume_timestamp_ms", 0, 2**63 - 1))
-        if not 0 < self.suspend_s < self.pull_timeout_s:
+        if not 0 < self.suspend_s < self.pull_timeout_s <= 3600:
             raise InvalidArgument(
-                f"suspend_s={self.suspend_s}, must be above 0 and below pull_timeout_s={self.pull_timeout_s}"
+                f"suspend_s={self.suspend_s}, must be above 0 and below pull_timeout_s={self.pull_timeout_s},"
+                " which must be at most 3600"
             )
         if self.offset_file and not self.broadcast:
             raise InvalidArgument(f"offset_file={self.offset_file!r} is for broadcast=True only")

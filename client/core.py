@@ -45,6 +45,8 @@ PeerHandler = Callable[[RemotingCommand], "RemotingCommand | Operation[RemotingC
 #: Requests from which a broker learns the connection of a client. The broker then sends its own requests to
 #: the client over that connection.
 MEMBERSHIP_REQUESTS: Final = frozenset({RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT})
+#: Operation that closes a producer or consumer. It returns as :meth:`.operation.Once.run`.
+Closer = Callable[[], Operation[Signal | None]]
 #: Largest number of brokers to which the client sends requests at the same time.
 _TOLD_AT_ONCE: Final = 16
 
@@ -99,11 +101,13 @@ class ClientCore:
         self._producer_groups: Counter[str] = Counter()
         self._consumers: dict[str, Callable[[], ConsumerData]] = {}
         self._cached: dict[str, Callable[[], int]] = {}
-        self._closers: dict[object, Callable[[], Operation[None]]] = {}
+        self._closers: dict[object, Closer] = {}
         self._enders: dict[object, Callable[[], Operation[None]]] = {}
         self._unsent: dict[object, Callable[[], int]] = {}
         self._closed: set[object] = set()  # closed producers with messages that have no outcome yet
         self._leaves = 0  # number of times that this client began to leave a group
+        self._leaving = 0  # number of operations that notify brokers now that this client leaves a group
+        self._left = Signal()
         self._ending: set[object] = set()  # producers for which close_producer() runs now
         self._begun: set[str] = set()  # names of the background operations that were started
         self.deadline_s = math.inf
@@ -136,15 +140,45 @@ class ClientCore:
             self._begun.add(name)
 
     def close(self) -> Operation[None]:
-        """Close consumers and producers, leave the producer groups, then end the background operations."""
+        """Close consumers and producers, leave the producer groups, then end the background operations.
+
+        Other callers may be closing consumers, producers or this client now. Wait for them before ending the
+        background operations, because their messages and offsets would otherwise be cut off. The wait ends
+        ``shutdown_s`` + ``call_timeout_s`` seconds after the start of this operation: another caller may use
+        ``shutdown_s`` for listener calls, and stores offsets afterwards. The wait must have an end, because
+        the other caller may wait for a listener that has called this operation.
+        """
+        instant: Instant = yield Clock()
+        deadline_s = min(instant.now_s + self.config.shutdown_s + self.config.call_timeout_s, self.deadline_s)
         at_once = _TOLD_AT_ONCE if self._started else 1
-        parts = [close() for close in tuple(self._closers.values())]
-        yield from together(parts, "close", at_once=at_once)
+        others: list[Closer] = []
+
+        def run(close: Closer) -> Operation[None]:
+            if (yield from close()) is not None:
+                others.append(close)
+
+        yield from together([run(close) for close in tuple(self._closers.values())], "close", at_once=at_once)
+        for close in others:
+            yield from self._wait_for_other(close, deadline_s)
         self._producer_groups = Counter(dict.fromkeys(self._producer_groups, 1))
         parts = [self.leave(producer_group=group) for group in sorted(self._producer_groups)]
         yield from together(parts, "farewell", at_once=at_once)
+        while self._leaving and (yield from self._wait_before(self._left, self._left.version, deadline_s)):
+            pass
         self.closing = self.directory.closing = True
         self.stop.notify()
+
+    def _wait_for_other(self, close: Closer, deadline_s: float) -> Operation[None]:
+        """Wait until another caller has closed a producer or consumer, or close it if that caller stops."""
+        while (ended := (yield from close())) is not None:
+            if not (yield from self._wait_before(ended, ended.version, deadline_s)):
+                return
+
+    @staticmethod
+    def _wait_before(signal: Signal, seen: int, deadline_s: float) -> Operation[bool]:
+        """Wait for a later version of a signal until ``deadline_s``; return False if there is none."""
+        instant: Instant = yield Clock()
+        return (yield from wait(signal, seen, max(0.0, deadline_s - instant.now_s)))
 
     def end(self) -> Operation[None]:
         """End the producers and consumers that :meth:`close` did not reach in time, and send nothing.
@@ -174,7 +208,7 @@ class ClientCore:
         self,
         group: str,
         producer: object,
-        close: Callable[[], Operation[None]],
+        close: Closer,
         end: Callable[[], Operation[None]],
         unsent: Callable[[], int],
     ) -> None:
@@ -196,7 +230,8 @@ class ClientCore:
             return
         self._ending.add(producer)
         try:
-            yield from close()
+            if (yield from close()) is not None:
+                return  # close() of the client runs it now, and leaves the group afterwards
             # Remove the producer only after its close() has ended. If the caller is cancelled earlier,
             # close() of the client still sends the producer's messages.
             del self._closers[producer]
@@ -218,7 +253,7 @@ class ClientCore:
         group: str,
         describe: Callable[[], ConsumerData],
         on_request: PeerHandler,
-        close: Callable[[], Operation[None]],
+        close: Closer,
         end: Callable[[], Operation[None]],
         cached: Callable[[], int],
     ) -> None:
@@ -287,7 +322,12 @@ class ClientCore:
                 log.info("unregister failed broker=%s error=%s", addr, error)
 
         addrs = self._heartbeat_addrs(consumers=consumer_group is not None)
-        yield from self._each(addrs, tell, "farewell")
+        self._leaving += 1
+        try:
+            yield from self._each(addrs, tell, "farewell")
+        finally:
+            self._leaving -= 1
+            self._left.notify()
 
     def beat(self) -> Operation[None]:
         """Send one heartbeat (request 34) to every known broker, and log the brokers that do not answer."""

@@ -1,8 +1,8 @@
-"""A lock on a file that lets only one consumer store its offsets there.
+"""A lock on a file that lets only one consumer store its offsets there, and the order of the file's writes.
 
-A thread locks the file, because a slow disk must not block the event loop. Cancelling the consumer does not
-end this thread. :class:`LockAttempt` then releases the thread's lock, and the next attempt waits for the
-release.
+Threads lock and write the file, because a slow disk must not block the event loop. Cancelling the consumer
+does not end such a thread. :class:`LockAttempt` then releases the thread's lock, and the next attempt waits
+for the release. :class:`Writes` lets the next write wait for the thread's write.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
@@ -19,7 +20,7 @@ from routekeeper.remoting.files import open_regular
 
 from .errors import ClientError
 
-#: Longest time in seconds for which an attempt waits until earlier attempts of this process have ended.
+#: Longest time in seconds for which an attempt or a write waits for earlier ones of this process.
 EARLIER_S: Final = 5.0
 
 
@@ -92,6 +93,46 @@ class FileLock:
 
     def __del__(self) -> None:
         self._close()
+
+
+class Writes:
+    """The writes of one consumer's file: one at a time, and never an older write after a newer one.
+
+    Cancelling an operation does not end the thread that writes for it. Without this class, the next write
+    would begin while that thread still writes. The file would then have the content of one write and the
+    checksum of the other, or the older content.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._numbered = 0  # number of the newest write
+        self._begun = 0  # number of the newest write that a thread began
+        self._hangs = False  # True after a write has waited in vain for the write that runs now
+
+    def next_number(self) -> int:
+        """Return the number of a new write. A newer write has a higher number."""
+        self._numbered += 1
+        return self._numbered
+
+    def make(self, number: int, write: Callable[[], None]) -> None:
+        """Call the function ``write``, unless a thread already began a newer write.
+
+        Raises:
+            ClientError: If an earlier write does not end, for example on a hung disk; ``write`` was not
+                called. The first call waits :data:`EARLIER_S` for the earlier write, and further calls fail
+                at once.
+            OSError: If the disk fails.
+        """
+        if not self._mutex.acquire(timeout=0 if self._hangs else EARLIER_S):
+            self._hangs = True
+            raise ClientError("offsets not kept: an earlier write of the file has not ended")
+        try:
+            self._hangs = False
+            if number > self._begun:
+                self._begun = number
+                write()
+        finally:
+            self._mutex.release()
 
 
 class LockAttempt:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -49,12 +49,14 @@ class Batch:
     """The messages of one batch. Each message has a handle, with which the client reports the outcome.
 
     Attributes:
+        flushes: Number of calls of :meth:`Batches.flush` before the batch was opened.
         reported: True if the outcomes of the messages were reported to the user.
         tried: True if a sender was cancelled while it sent the batch. A broker may have stored the messages.
     """
 
     key: BatchKey
     due_s: float
+    flushes: int
     items: list[EncodedItem] = field(default_factory=list)
     handles: list[Any] = field(default_factory=list)
     size: int = 0
@@ -75,6 +77,8 @@ class Batches:
         self._open: dict[BatchKey, Batch] = {}
         self._closed: deque[Batch] = deque()
         self._busy: set[BatchKey] = set()
+        self._flushes = 0  # number of calls of flush()
+        self._pending = Counter[int]()  # number of batches that have not ended, by ``Batch.flushes``
         #: Batches that a sender has taken and is still sending.
         self.under_way: list[Batch] = []
         #: ``size`` is the total size in bytes, and ``count`` the number, of all messages that are waiting or
@@ -92,7 +96,8 @@ class Batches:
         if batch is not None and not fits:
             self._close(key)
         if batch is None or not fits:
-            batch = self._open[key] = Batch(key, now_s + self._linger_s)
+            batch = self._open[key] = Batch(key, now_s + self._linger_s, self._flushes)
+            self._pending[self._flushes] += 1
         batch.items.append(item)
         batch.handles.append(handle)
         batch.size += len(item.data)
@@ -117,19 +122,27 @@ class Batches:
 
     def done(self, batch: Batch) -> None:
         """Record that a sender has finished a batch. A second call does nothing."""
-        if not self._ended(batch):
-            return
-        self.size -= batch.size
-        self.count -= len(batch.items)
+        if self._ended(batch):
+            self._forget(batch)
 
     def next_due_s(self) -> float | None:
         """Return the earliest instant at which an open batch must be sent; None if no batch is open."""
         return min((batch.due_s for batch in self._open.values()), default=None)
 
-    def flush(self) -> None:
-        """Close all open batches, so that they are sent without further waiting."""
+    def flush(self) -> int:
+        """Close all open batches, so that they are sent without further waiting.
+
+        Returns:
+            The number of this call, for :meth:`flushed`.
+        """
         for key in tuple(self._open):
             self._close(key)
+        self._flushes += 1
+        return self._flushes
+
+    def flushed(self, number: int) -> bool:
+        """Return True if all batches that were opened before this call of :meth:`flush` have ended."""
+        return min(self._pending, default=number) >= number
 
     def abandon(self) -> list[Batch]:
         """Remove and return all batches that no sender has taken."""
@@ -137,8 +150,7 @@ class Batches:
         left = list(self._closed)
         self._closed.clear()
         for batch in left:
-            self.size -= batch.size
-            self.count -= len(batch.items)
+            self._forget(batch)
         return left
 
     def give_back(self, batch: Batch) -> None:
@@ -153,6 +165,13 @@ class Batches:
         self.under_way.remove(batch)
         self._busy.discard(batch.key)
         return True
+
+    def _forget(self, batch: Batch) -> None:
+        self.size -= batch.size
+        self.count -= len(batch.items)
+        self._pending[batch.flushes] -= 1
+        if not self._pending[batch.flushes]:
+            del self._pending[batch.flushes]
 
     def _close(self, key: BatchKey) -> None:
         self._closed.append(self._open.pop(key))
@@ -244,20 +263,21 @@ class LingerCore:
             self._ripe.notify()
 
     def flush(self) -> Operation[None]:
-        """Send all messages of :meth:`put`, and wait until every message has an outcome."""
-        self._batches.flush()
+        """Send all messages that were added with :meth:`put` before, and wait for the outcome of each."""
+        number = self._batches.flush()
         self._ripe.notify()
-        while self._batches.count:
-            seen = self._ended.version
-            self._batches.flush()
-            yield from wait(self._ended, seen, None)
+        while not self._batches.flushed(number):
+            yield from wait(self._ended, self._ended.version, None)
 
-    def close(self) -> Operation[None]:
+    def close(self) -> Operation[Signal | None]:
         """Send the messages of :meth:`put` within ``send_timeout_s`` + ``shutdown_s`` seconds.
 
         Messages that still wait after this time are reported as not applied. A warning says how many
         messages were not sent. If the caller of this operation is cancelled, the next call continues the
         work.
+
+        Returns:
+            As :meth:`.operation.Once.run`.
         """
         return self._closing.run(self._close)
 

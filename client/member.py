@@ -25,7 +25,7 @@ from .config import GroupConfig, check_queue, check_text
 from .core import ClientCore
 from .errors import ClientClosed, InvalidArgument
 from .namespace import Namespace
-from .operation import Clock, Instant, Once, Operation, read_clock, wait
+from .operation import Clock, Instant, Once, Operation, Signal, read_clock, wait
 from .process_queue import ProcessQueue
 from .queue_reader import MESSAGE_MAX, QueueReader, Taken, subscription
 from .trouble import TroubleLog
@@ -195,11 +195,14 @@ class GroupMember:
             self._assignment.offsets.close()
             raise
 
-    def close(self) -> Operation[None]:
+    def close(self) -> Operation[Signal | None]:
         """Stop pulling, wait for running listeners, store offsets, release locks, leave the group.
 
         The requests to brokers are 15 (offsets), 42 (locks) and 35 (group). If the caller of this operation
         is cancelled, the next call sends the requests.
+
+        Returns:
+            As :meth:`.operation.Once.run`.
         """
         return self._closing.run(self._close)
 

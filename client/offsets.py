@@ -18,7 +18,7 @@ from routekeeper.remoting.files import read_regular
 from routekeeper.remoting.state_file import StateFileError
 
 from .errors import ClientError, InvalidArgument
-from .file_lock import FileLock, LockAttempt
+from .file_lock import FileLock, LockAttempt, Writes
 from .operation import Deliver, Operation, Signal, wait
 from .queue_reader import QueueReader
 
@@ -98,7 +98,10 @@ class OwnOffsets:
     def __init__(self, file: str) -> None:
         self._path = Path(file) if file else None
         self._known: dict[str, int] | None = None
-        self._kept: dict[str, int] = {}  # content of the file after this process's last read or write
+        #: Content of the file after this process's last read or write. None if it is not known, because a
+        #: write has not ended, was cancelled or failed.
+        self._kept: dict[str, int] | None = {}
+        self._writes = Writes()
         self._writing = False
         self._written = Signal()
         self._lock: FileLock | None = None
@@ -147,16 +150,22 @@ class OwnOffsets:
             known = dict(self._known or {})
             if known == self._kept:
                 return
-            self._writing = True
+            self._writing, self._kept = True, None
             try:
                 text = json.dumps(known, sort_keys=True).encode()
-                yield Deliver(lambda path: _write(path, text, lock), path)
+                number = self._writes.next_number()
+                yield Deliver(lambda path: self._write(path, text, number, lock), path)
                 self._kept = known
             except OSError as error:
                 raise ClientError(f"offsets not kept in {path}: {error}") from error
             finally:
                 self._writing = False
                 self._written.notify()
+
+    def _write(self, path: Path, text: bytes, number: int, lock: FileLock | None) -> None:
+        """Replace the file. If the caller is cancelled meanwhile, the lock lasts until the write ends."""
+        with lock or nullcontext():
+            self._writes.make(number, lambda: state_file.replace(_STORAGE, path, text))
 
 
 def _locked(attempt: LockAttempt) -> FileLock | None:
@@ -194,12 +203,6 @@ def _read(path: Path) -> dict[str, int]:
         return state_file.load(_STORAGE, path, _parse).value or {}
     except (OSError, StateFileError) as error:
         raise ClientError(f"offsets in {path} cannot be read: {error}") from error
-
-
-def _write(path: Path, text: bytes, lock: FileLock | None) -> None:
-    """Replace the file. If the caller is cancelled meanwhile, the lock still lasts until the write ends."""
-    with lock or nullcontext():
-        state_file.replace(_STORAGE, path, text)
 
 
 def _parse(content: bytes) -> dict[str, int]:

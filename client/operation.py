@@ -213,26 +213,35 @@ class Once:
     operation again from the beginning. The operation must allow this.
     """
 
-    __slots__ = ("_completed", "_running")
+    __slots__ = ("_completed", "_ended", "_running")
 
     def __init__(self) -> None:
         self._completed = self._running = False
+        self._ended = Signal()
 
-    def run(self, operation: Callable[[], Operation[None]]) -> Operation[None]:
+    def run(self, operation: Callable[[], Operation[None]]) -> Operation[Signal | None]:
         """Run the operation, unless it was completed or another caller runs it now.
 
         This method does not wait for the caller that runs the operation now. That caller may itself be
         waiting for a function of the user, and that function may have called this method. Then the two
         callers would wait for each other.
+
+        Returns:
+            None if the operation is completed. If another caller runs it now, the signal of the end of that
+            run. After this signal, call this method again, because that caller may have been cancelled.
         """
-        if self._completed or self._running:
-            return
+        if self._completed:
+            return None
+        if self._running:
+            return self._ended
         self._running = True
         try:
             yield from operation()
             self._completed = True
         finally:
             self._running = False
+            self._ended.notify()
+        return None
 
 
 def together(operations: Iterable[Operation[None]], name: str, *, at_once: int) -> Operation[None]:

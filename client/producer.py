@@ -435,8 +435,6 @@ class ProducerCore:
 
     def _prepare_batch(self, messages: Sequence[Message], wall_ms: int) -> _Prepared:
         first = messages[0]
-        if first.topic.startswith(RETRY_PREFIX):
-            raise InvalidArgument(f"a batch to the retry topic {first.topic!r} is not allowed")
         items = []
         for message in messages:
             if message.topic != first.topic or message.wait_store != first.wait_store:
@@ -453,14 +451,23 @@ class ProducerCore:
         """Encode one message of a batch.
 
         Raises:
-            InvalidArgument: If the message is invalid.
+            InvalidArgument: If the message is invalid, or too large for a batch that has no other message.
         """
+        if message.topic.startswith(RETRY_PREFIX):
+            raise InvalidArgument(f"a batch to the retry topic {message.topic!r} is not allowed")
         check_topic(self._namespace.inside(message.topic))
         body = plain_body(message, self.config.message_size_max)
         properties = wire_properties(message)
         message_id = properties[PROPERTY_UNIQ_KEY] = self._ids.next(wall_ms)
-        item = BatchItem(flag=message.flag, body=body, properties=encode_properties(properties))
-        return EncodedItem(message_id, encode_batch((item,)))
+        text = encode_properties(properties)
+        _check_properties_size(text)
+        data = encode_batch((BatchItem(flag=message.flag, body=body, properties=text),))
+        if len(data) > self.config.message_size_max:
+            raise InvalidArgument(
+                f"message of {len(data)} bytes with its properties,"
+                f" at most {self.config.message_size_max} are allowed in a batch"
+            )
+        return EncodedItem(message_id, data)
 
     def _prepare_items(
         self, topic: str, wait_store: bool, items: Sequence[EncodedItem], wall_ms: int
@@ -505,12 +512,7 @@ class ProducerCore:
         batch: bool = False,
     ) -> dict[str, str]:
         text = encode_properties(properties)
-        if len(text) > PROPERTIES_SIZE_MAX // 4:  # a character takes up to 4 bytes in UTF-8
-            size = len(text.encode())
-            if size > PROPERTIES_SIZE_MAX:
-                raise InvalidArgument(
-                    f"properties of {size} bytes, at most {PROPERTIES_SIZE_MAX} are allowed"
-                )
+        _check_properties_size(text)
         return SendMessageFields(
             producer_group=self.config.group,
             topic=topic,
@@ -542,6 +544,13 @@ def selected(select: QueueSelector, queues: Sequence[MessageQueue], message: Mes
     if not isinstance(queue, MessageQueue):
         raise InvalidArgument(f"select returned {discarded(queue)}, allowed a MessageQueue")
     return queue
+
+
+def _check_properties_size(text: str) -> None:
+    if len(text) > PROPERTIES_SIZE_MAX // 4:  # a character takes up to 4 bytes in UTF-8
+        size = len(text.encode())
+        if size > PROPERTIES_SIZE_MAX:
+            raise InvalidArgument(f"properties of {size} bytes, at most {PROPERTIES_SIZE_MAX} are allowed")
 
 
 def _flag(value: bool) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
@@ -135,6 +136,30 @@ def test_messages_under_way_at_the_end_of_the_blocking_client_have_an_unknown_ou
     finally:
         hook.let_go.set()
         client.close()
+
+
+def test_messages_under_way_have_an_outcome_although_ctrl_c_interrupts_the_end_of_close(silent: Any) -> None:
+    """The interrupt comes while ``close`` waits for a thread that hangs in a hook of the user."""
+    hook, main = Hangs(), threading.main_thread()
+    silent.unanswered = set()
+    client = routekeeper.client.blocking.Client(replace(config(silent), shutdown_s=0.1), hooks=(hook,))
+
+    def interrupt() -> None:
+        wait_until(lambda: client.core.closing, "the client ends its threads", within_s=20.0)
+        assert main.ident is not None
+        signal.pthread_kill(main.ident, signal.SIGINT)
+
+    try:
+        client.start()
+        future = client.producer(replace(SLOW, send_timeout_s=0.1)).put(MESSAGE)
+        interrupting = threading.Thread(target=interrupt)
+        interrupting.start()
+        with pytest.raises(KeyboardInterrupt):
+            client.close()
+        interrupting.join()
+        assert isinstance(future.exception(0), OutcomeUnknown)
+    finally:
+        hook.let_go.set()
 
 
 @pytest.mark.slow

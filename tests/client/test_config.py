@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -16,6 +18,8 @@ from routekeeper.client.config import (
     parse_nameservers,
 )
 from routekeeper.client.errors import InvalidArgument
+from routekeeper.client.producer import Message
+from routekeeper.remoting.errors import RemotingError
 
 
 def test_nameserver_lists_are_split_and_freed_of_repetitions() -> None:
@@ -64,3 +68,40 @@ def test_the_namespace_counts_for_the_length_of_a_group() -> None:
 def test_producer_settings_out_of_range_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match="allowed"):
         ProducerConfig(group="g", **values)
+
+
+CONFIGS: list[tuple[Any, dict[str, Any]]] = [
+    (ClientConfig, {"nameservers": ("127.0.0.1:1",)}),
+    (ProducerConfig, {"group": "g"}),
+    (ConsumerConfig, {"group": "g"}),
+    (PullConsumerConfig, {"group": "g"}),
+]
+DURATIONS = [
+    (config, values, field.name)
+    for config, values in CONFIGS
+    for field in fields(config)
+    if field.name.endswith("_s")
+]
+
+
+@pytest.mark.parametrize("value", [-1.0, math.nan, math.inf, 1e9])
+@pytest.mark.parametrize(
+    ("config", "values", "name"),
+    DURATIONS,
+    ids=[f"{config.__name__}.{name}" for config, _, name in DURATIONS],
+)
+def test_times_that_nobody_can_wait_are_refused(
+    config: Any, values: dict[str, Any], name: str, value: float
+) -> None:
+    with pytest.raises(InvalidArgument, match=f"{name}={value}"):
+        config(**values, **{name: value})
+
+
+def test_client_without_time_for_its_shutdown_gives_each_message_an_outcome() -> None:
+    client = Client(ClientConfig(nameservers=("127.0.0.1:1",), shutdown_s=0, nameserver_avoid_s=0))
+    client.start()
+    future = client.producer(ProducerConfig(group="g", linger_s=60.0, send_timeout_s=0.001)).put(
+        Message(topic="T", body=b"x")
+    )
+    client.close()
+    assert isinstance(future.exception(0), RemotingError)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from routekeeper import AsyncClient
 from routekeeper.client import file_lock
 from routekeeper.client.errors import ClientError, InvalidArgument
 from routekeeper.client.offsets import OwnOffsets
@@ -18,7 +21,7 @@ from routekeeper.client.operation import Deliver, Operation, Wait
 from routekeeper.remoting import state_file
 from routekeeper.remoting.bodies import MessageQueue
 from routekeeper.remoting.files import open_regular
-from tests.waiting import WITHIN_S, in_thread
+from tests.waiting import WITHIN_S, in_thread, until
 
 
 def perform(operation: Operation[int | None] | Operation[None]) -> int | None:
@@ -135,6 +138,109 @@ def test_file_is_reserved_while_a_thread_writes_for_a_commit_that_was_cancelled(
         write.call(write.argument)  # the thread began after the consumer had closed
     perform(second.open())
     assert perform(second.committed(QUEUE)) == 7
+
+
+class SlowDisk:
+    """A disk that holds back one write: ``held`` is set then, and the write continues after ``goes_on``.
+
+    Args:
+        at: Function that waits for the disk, as a module and a name.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: tuple[Any, str]) -> None:
+        self.held, self.goes_on = threading.Event(), threading.Event()
+        call = getattr(*at)
+
+        def slow(*arguments: Any) -> Any:
+            if not self.held.is_set():
+                self.held.set()
+                assert self.goes_on.wait(WITHIN_S)
+            return call(*arguments)
+
+        monkeypatch.setattr(*at, slow)
+
+
+@pytest.mark.parametrize("at", [(state_file, "replace"), (os, "fsync")], ids=["at its start", "in fsync"])
+def test_write_that_was_cancelled_neither_spoils_nor_overwrites_the_next_one(
+    at: tuple[Any, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cancelling a task of asyncio does not end the thread that writes the file for this task."""
+    file = kept(tmp_path / "offsets.json", 10)
+
+    async def main() -> None:
+        client, member = AsyncClient("127.0.0.1:1"), OwnOffsets(str(file))
+        await client.run(member.open())
+        disk = SlowDisk(monkeypatch, at)
+        cancelled = asyncio.create_task(client.run(member.commit(QUEUE, 20, oneway=True)))
+        await until(disk.held.is_set, "the disk holds the write back")
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        storing = asyncio.create_task(client.run(member.commit(QUEUE, 30, oneway=False)))
+        await asyncio.wait([storing], timeout=0.1)
+        disk.goes_on.set()
+        await storing
+        await client.close()
+
+    asyncio.run(main())  # it also waits for the threads
+    assert perform(OwnOffsets(str(file)).committed(QUEUE)) == 30
+
+
+def test_write_whose_thread_begins_too_late_leaves_the_newer_offsets(tmp_path: Path) -> None:
+    member = OwnOffsets(str(tmp_path / "offsets.json"))
+    perform(member.open())
+    perform(member.committed(QUEUE))
+    writing = member.commit(QUEUE, 20, oneway=True)
+    write = next(writing)
+    assert isinstance(write, Deliver)
+    writing.close()
+    perform(member.commit(QUEUE, 30, oneway=True))
+    write.call(write.argument)
+    assert perform(OwnOffsets(str(tmp_path / "offsets.json")).committed(QUEUE)) == 30
+
+
+@pytest.mark.parametrize("ends_with", ["cancellation", "error"])
+def test_offset_before_a_write_without_a_result_is_written_again(ends_with: str, tmp_path: Path) -> None:
+    """Without a result, nobody knows if the file has the offset of this write or the offset before it."""
+    member = OwnOffsets(str(kept(tmp_path / "offsets.json", 10)))
+    perform(member.committed(QUEUE))
+    writing = member.commit(QUEUE, 20, oneway=True)
+    write = next(writing)
+    assert isinstance(write, Deliver)
+    write.call(write.argument)
+    if ends_with == "cancellation":
+        writing.close()
+    else:
+        with pytest.raises(ClientError, match="not kept"):
+            writing.throw(OSError("the disk failed after the file got its name"))
+    perform(member.commit(QUEUE, 10, oneway=True))
+    assert perform(OwnOffsets(str(tmp_path / "offsets.json")).committed(QUEUE)) == 10
+
+
+def test_write_waits_only_for_a_while_for_a_write_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, disk = tmp_path / "offsets.json", SlowDisk(monkeypatch, (os, "fsync"))
+    member = OwnOffsets(str(file))
+    perform(member.committed(QUEUE))
+    writing = member.commit(QUEUE, 20, oneway=True)
+    write = next(writing)
+    assert isinstance(write, Deliver)
+    hanging = in_thread(lambda: write.call(write.argument))
+    assert disk.held.wait(WITHIN_S)
+    writing.close()
+    monkeypatch.setattr(file_lock, "EARLIER_S", 0.01)
+    not_kept = "an earlier write of the file has not ended"
+    with pytest.raises(ClientError, match=not_kept):
+        perform(member.commit(QUEUE, 30, oneway=True))
+    # Further writes must not wait: a consumer that closes stores the offsets of its queues one by one.
+    monkeypatch.setattr(file_lock, "EARLIER_S", WITHIN_S)
+    failing = in_thread(lambda: perform(member.commit(QUEUE, 40, oneway=True)))
+    with pytest.raises(ClientError, match=not_kept):
+        failing.result(WITHIN_S / 2)
+    disk.goes_on.set()
+    hanging.result(WITHIN_S)
+    perform(member.commit(QUEUE, 50, oneway=True))
+    assert perform(OwnOffsets(str(file)).committed(QUEUE)) == 50
 
 
 def in_child(call: Callable[[], None]) -> Callable[[], int]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import threading
 from typing import Any
 
 import pytest
 
+from routekeeper import AsyncClient
 from routekeeper.client.config import ProducerConfig
 from routekeeper.client.errors import InvalidArgument
 from routekeeper.client.linger import Batch, Batches, BatchKey
-from routekeeper.client.producer import EncodedItem
+from routekeeper.client.producer import EncodedItem, Message, SendStatus
 from routekeeper.remoting.bodies import MessageQueue
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.command import RemotingCommand
+from tests.waiting import WITHIN_S, until
 
 ANY = BatchKey("T", True, None)
 FIXED = BatchKey("T", True, MessageQueue(topic="T", broker_name="b", queue_id=0))
@@ -101,6 +107,59 @@ def test_nothing_waits_after_a_flush_and_what_is_left_can_be_given_up() -> None:
     (left,) = waiting.abandon()
     assert left.handles == [second]
     assert waiting.count == 1, "the one that was taken"
+
+
+def test_flush_has_ended_when_all_batches_from_before_it_have_ended() -> None:
+    waiting = batches()
+    assert waiting.flushed(waiting.flush()), "there was no batch"
+    add(waiting)
+    add(waiting, FIXED)
+    first = waiting.flush()
+    add(waiting)
+    second = waiting.flush()
+    begun, fixed, later = (take(waiting, 0.0) for _ in range(3))
+    waiting.done(later)
+    waiting.done(begun)
+    assert not waiting.flushed(first)
+    waiting.give_back(fixed)  # its sender was cancelled
+    assert not waiting.flushed(first)
+    waiting.done(take(waiting, 0.0))
+    assert waiting.flushed(first)
+    assert waiting.flushed(second)
+    add(waiting)
+    third = waiting.flush()
+    waiting.abandon()
+    assert waiting.flushed(third)
+
+
+def test_flush_waits_for_no_message_that_was_put_later_and_does_not_send_it(peer: Any) -> None:
+    routes, sent = peer.answer, list[RemotingCommand]()
+    answered = threading.Event()
+
+    async def store(request: RemotingCommand) -> RemotingCommand:
+        sent.append(request)
+        await until(answered.is_set, "the test lets the broker answer")
+        return request.reply(ext_fields={"msgId": "0" * 32, "queueId": "0", "queueOffset": "0"})
+
+    peer.answer = lambda request: (
+        store(request) if request.code == RequestCode.SEND_BATCH_MESSAGE else routes(request)
+    )
+
+    async def main() -> None:
+        async with AsyncClient(peer.addr) as client:
+            producer = client.producer(ProducerConfig(group="g", linger_s=60.0))
+            first = await producer.put(Message(topic="T", body=b"first"))
+            flush = asyncio.create_task(producer.flush())
+            await until(lambda: sent, "the first message is sent")
+            second = await producer.put(Message(topic="T", body=b"second"))
+            answered.set()
+            await asyncio.wait_for(flush, WITHIN_S / 2)
+            assert first.result().status is SendStatus.SEND_OK
+            assert (second.done(), len(sent)) == (False, 1), "the second message waits for more messages"
+            await producer.flush()
+            assert second.result().status is SendStatus.SEND_OK
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(
