@@ -165,7 +165,7 @@ class BrokerAccess:
 
     def _read(self) -> tuple[Accounts, list[Path]]:
         files, watched = self._places()
-        return read_accounts(files, may_lack=self._default), watched
+        return read_accounts(files, may_lack=self._default, in_force=self._accounts), watched
 
     def _take(self, value: tuple[Accounts, list[Path]]) -> None:
         assert self.files is not None
@@ -194,10 +194,17 @@ def watch_namesrv_keys(config: BrokerConfig) -> WatchedFiles[Keys] | None:
     if not config.namesrv_acl_file:
         return None
     path = Path(config.namesrv_acl_file)
+    in_force: Keys | None = None
+
+    def take(keys: Keys) -> None:
+        nonlocal in_force
+        in_force = keys
+
     try:
-        files = WatchedFiles("keys for nameservers", [path], lambda: read_keys(path), lambda keys: None)
+        files = WatchedFiles("keys for nameservers", [path], lambda: read_keys(path, in_force=in_force), take)
     except AclFileError as error:
         raise SettingError(f"namesrvAclFile: {error}") from None
+    take(files.value)
     for warning in shared_with_others([path]):
         logger.warning("keys for nameservers warning=%s", warning)
     return files

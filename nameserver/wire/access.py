@@ -54,7 +54,7 @@ class AccessControl:
             AclFileError: The file cannot be used.
         """
         assert self.file is not None
-        return read_accounts([self.file])
+        return read_accounts([self.file], in_force=self.accounts)
 
     def denied(self, request: RemotingCommand, host: str, *, is_stranger: bool) -> Denied | None:
         """Return the refusal of a request; None if the request may be served.

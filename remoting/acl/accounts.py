@@ -103,11 +103,13 @@ class Accounts:
 
     Attributes:
         files: Content of each file by file name, in the order in which the files were read.
+        raw: Bytes of each file that was read from the disk, by file name; see :func:`refuse_cut`.
     """
 
     files: Mapping[str, AclFile]
     white: tuple[Addresses, ...]
     by_key: Mapping[str, Account]
+    raw: Mapping[str, bytes] = field(default_factory=dict, repr=False, compare=False)
     _known: dict[str, bool] = field(default_factory=dict, repr=False, compare=False)
 
     def is_white(self, host: str) -> bool:
@@ -143,6 +145,39 @@ def merge_files(files: Mapping[str, AclFile]) -> Accounts:
     return Accounts(files=files, white=white, by_key=by_key)
 
 
+def lacks_only_accounts(file: AclFile, in_force: AclFile) -> bool:
+    """Return True if the file in force differs from this file only by further accounts."""
+    known = {account.access_key: account for account in in_force.accounts}
+    return file.white == in_force.white and all(known.get(each.access_key) == each for each in file.accounts)
+
+
+def refuse_cut(content: bytes, name: str, *, in_force: bytes, lacks_only_accounts: bool = False) -> None:
+    """Refuse the new content of a file that is probably cut by a full disk or an unfinished copy.
+
+    The rest of a cut file is often valid, and may allow more than the whole file, because a ``DENY`` at its
+    end may be missing.
+
+    Args:
+        name: Name of the file, for errors.
+        in_force: Content of this file that the server uses; empty if it uses none.
+        lacks_only_accounts: True if the content in force differs only by further accounts. This is how an
+            operator revokes the last accounts of a file. A file that is cut there allows nobody more.
+
+    Raises:
+        AclFileError: The content lacks a newline at its end that the content in force has, or it is only the
+            beginning of the content in force and lacks a part of an account or white list.
+    """
+    if in_force.endswith(b"\n") and not content.endswith(b"\n"):
+        raise AclFileError(
+            f"{name}: the last line has no newline, perhaps the file is incomplete; end the last line"
+        )
+    if not lacks_only_accounts and len(content) < len(in_force) and in_force.startswith(content):
+        raise AclFileError(
+            f"{name}: only the beginning of the content in force, perhaps the file is incomplete; if it is"
+            " complete, add a comment as its last line"
+        )
+
+
 def parse_acl_file(content: bytes, name: str) -> AclFile:
     """Parse one access file.
 
@@ -161,8 +196,8 @@ def parse_acl_file(content: bytes, name: str) -> AclFile:
 
 
 def _file(document: Node) -> AclFile:
-    if isinstance(document, Text) and document.text is None:
-        return AclFile()
+    if isinstance(document, Text):
+        raise YamlError(document.line, "the file is empty; to allow nobody, write accounts: []")
     members = _members(document, "the file", _TOP)
     white = []
     for item in _items(members.get("globalWhiteRemoteAddresses"), "globalWhiteRemoteAddresses"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -16,8 +17,10 @@ from routekeeper.remoting.acl.accounts import (
     Accounts,
     AclFile,
     AclFileError,
+    lacks_only_accounts,
     merge_files,
     parse_acl_file,
+    refuse_cut,
 )
 from routekeeper.remoting.acl.signing import Keys, parse_keys
 from routekeeper.remoting.files import read_regular
@@ -27,17 +30,22 @@ FILES_MAX: Final = 100
 _KEYS_SIZE_MAX: Final = 64 * 1024
 
 
-def read_accounts(paths: Sequence[Path], *, may_lack: Path | None = None) -> Accounts:
+def read_accounts(
+    paths: Sequence[Path], *, may_lack: Path | None = None, in_force: Accounts | None = None
+) -> Accounts:
     """Return the accounts and white lists of all access files together.
 
     Args:
         may_lack: A file that may be missing if ``paths`` contains other files. The missing file counts as
-            empty.
+            a file without accounts.
+        in_force: Accounts of the running server, if it reads the files again.
 
     Raises:
-        AclFileError: A file cannot be used.
+        AclFileError: A file cannot be used, or is probably cut; see
+            :func:`routekeeper.remoting.acl.accounts.refuse_cut`.
     """
     files: dict[str, AclFile] = {}
+    raw: dict[str, bytes] = {}
     for path in paths:
         try:
             content = read_regular(path, size_max=FILE_SIZE_MAX)
@@ -47,22 +55,34 @@ def read_accounts(paths: Sequence[Path], *, may_lack: Path | None = None) -> Acc
             raise AclFileError(f"{path} cannot be read: {error.strerror}") from None
         except OSError as error:
             raise AclFileError(f"{path} cannot be read: {error.strerror}") from None
-        files[str(path)] = parse_acl_file(content, str(path))
-    return merge_files(files)
+        name = str(path)
+        files[name], raw[name] = parse_acl_file(content, name), content
+        if in_force is not None and name in in_force.files:
+            is_shorter = lacks_only_accounts(files[name], in_force.files[name])
+            refuse_cut(content, name, in_force=in_force.raw[name], lacks_only_accounts=is_shorter)
+    return replace(merge_files(files), raw=raw)
 
 
-def read_keys(path: Path) -> Keys:
+def read_keys(path: Path, *, in_force: Keys | None = None) -> Keys:
     """Return the keys in a file that has the form of RocketMQ's ``tools.yml``.
 
+    Args:
+        in_force: Keys of the running server, if it reads the file again.
+
     Raises:
-        AclFileError: The file cannot be used.
+        AclFileError: The file cannot be used, or is probably cut; see
+            :func:`routekeeper.remoting.acl.accounts.refuse_cut`.
     """
     try:
-        return parse_keys(read_regular(path, size_max=_KEYS_SIZE_MAX))
+        content = read_regular(path, size_max=_KEYS_SIZE_MAX)
+        keys = replace(parse_keys(content), raw=content)
     except OSError as error:
         raise AclFileError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise AclFileError(f"{path}: {error}") from None
+    if in_force is not None:
+        refuse_cut(content, str(path), in_force=in_force.raw)
+    return keys
 
 
 def acl_folders(folder: Path) -> list[Path]:

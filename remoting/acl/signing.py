@@ -43,11 +43,16 @@ def signed_content(fields: Mapping[str, str], *, version: int) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """An access key and its secret, used to sign requests."""
+    """An access key and its secret, used to sign requests.
+
+    Attributes:
+        raw: Bytes of the file from which the keys were read; empty if they come from elsewhere.
+    """
 
     access_key: str
     secret_key: str = field(repr=False)
     security_token: str | None = field(default=None, repr=False)
+    raw: bytes = field(default=b"", repr=False, compare=False)
 
     def signed(self, request: RemotingCommand) -> RemotingCommand:
         """Return the request with access key and signature."""

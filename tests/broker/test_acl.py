@@ -14,7 +14,7 @@ import pytest
 from routekeeper.broker.config import BrokerConfig
 from routekeeper.broker.requests.audited import AUDITED
 from routekeeper.broker.requests.handlers import HANDLERS
-from routekeeper.broker.server.access import ACCOUNT_REQUESTS, BrokerAccess
+from routekeeper.broker.server.access import ACCOUNT_REQUESTS, BrokerAccess, watch_namesrv_keys
 from routekeeper.remoting.acl.access import EXCEPTION
 from routekeeper.remoting.acl.accounts import parse_acl_file
 from routekeeper.remoting.acl.changes import MASK
@@ -273,6 +273,61 @@ async def test_files_are_those_that_rocketmq_reads_and_change_while_it_runs(tmp_
     access.files.close()
 
 
+DENIED = (
+    ONE.format("defaults")
+    + ONE.format("writers").removeprefix("accounts:\n").replace("true", "false")
+    + ("  defaultTopicPerm: PUB|SUB\n  topicPerms:\n  - Orders=PUB\n  - Payroll=DENY\n")
+)
+
+
+async def test_cut_file_changes_no_permission_and_is_not_overwritten(tmp_path: Path) -> None:
+    file = tmp_path / "plain_acl.yml"
+    file.write_text(DENIED)
+    access = BrokerAccess(config(acl_file=str(file)))
+    assert access.files is not None
+    send_denied = WRITER.signed(RemotingCommand.request(310, send("Payroll")))
+    account = {"accessKey": "newcomers", "secretKey": "secret-of-newcomers"}
+    for end, reason in (
+        (DENIED.index("  - Payroll"), "only the beginning of the content in force"),
+        (len(DENIED) - 1, "the last line has no newline"),
+        (0, "the file is empty"),
+    ):
+        file.write_text(DENIED[:end])
+        outcome = await access.files.look()
+        assert outcome.startswith(f"refused: {file}: ")
+        assert reason in outcome
+        for code, fields in ((50, account), (51, {"accessKey": "writers"}), (53, {"globalWhiteAddrs": "*"})):
+            answer = await access.serve(RemotingCommand.request(code, fields), broker_addr="b")
+            assert answer.code in (209, 210, 211)
+            assert reason in (answer.remark or "")
+            assert "nothing was changed" in (answer.remark or "")
+        assert file.read_text() == DENIED[:end]
+        assert access.denied(send_denied, "192.0.2.1") is not None
+        assert allowed(access, "defaults") == ["defaults"]
+    file.write_text(DENIED)
+    assert (await access.serve(RemotingCommand.request(50, account), broker_addr="b")).code == 0
+    assert len(parse_acl_file(file.read_bytes(), "f").accounts) == 3
+    access.files.close()
+
+
+async def test_cut_keys_for_nameservers_do_not_replace_the_whole_ones(tmp_path: Path) -> None:
+    file = tmp_path / "tools.yml"
+    text = "accessKey: admins-of-all\nsecretKey: secret-of-admins\n"
+    file.write_text(text)
+    files = watch_namesrv_keys(BrokerConfig(namesrv_acl_file=str(file)))
+    assert files is not None
+    reason = f"refused: {file}: the last line has no newline"
+    file.write_text(text[:-5])
+    assert (await files.look()).startswith(reason)
+    changed = text.replace("-of-", "-from-")
+    file.write_text(changed)
+    assert await files.look() == "taken"
+    file.write_text(changed[:-5])
+    assert (await files.look()).startswith(reason)
+    assert files.value.secret_key == "secret-from-admins"
+    files.close()
+
+
 async def test_file_that_somebody_edited_is_not_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "plain_acl.yml"
     file.write_text(ONE.format("defaults"))
@@ -316,6 +371,11 @@ def run(*flags: str, environment: Mapping[str, str]) -> subprocess.CompletedProc
             ("--set", "aclEnable=true", "--acl-file", "{file}"),
             "accounts:\n- accessKey: writers\n",
             "aclEnable=true: {file}: line 2: an account without secretKey",
+        ),
+        (
+            ("--set", "aclEnable=true", "--acl-file", "{file}"),
+            "",
+            "{file}: line 1: the file is empty; to allow nobody",
         ),
         (("--set", "aclEnable=true", "--acl-file", "{file}.none"), "", "{file}.none cannot be read: No such"),
         (

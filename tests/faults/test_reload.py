@@ -200,7 +200,7 @@ def test_raft_certificate_is_read_again_at_once_and_a_broken_one_is_refused(
 @pytest.mark.parametrize(
     ("name", "text", "flags"), [("mqnamesrv", "", ("--acl", "admin")), ("mqbroker", "aclEnable=true\n", ())]
 )
-def test_accounts_are_read_again_at_once_and_a_broken_file_is_refused(
+def test_accounts_are_read_again_at_once_and_a_broken_or_cut_file_is_refused(
     name: str, text: str, flags: tuple[str, ...], start: Start, tmp_path: Path
 ) -> None:
     accounts = tmp_path / "plain_acl.yml"
@@ -211,6 +211,17 @@ def test_accounts_are_read_again_at_once_and_a_broken_file_is_refused(
     accounts.write_text("accounts:\n- acessKey: operator\n")
     assert "changed=nothing refused=access file" in (line := server.reload()), line
     assert "acessKey" in line
+    whole = "accounts:\n- accessKey: operators\n  secretKey: 12345678\n  admin: true\n"
+    for size, reason in (
+        (0, "the file is empty"),
+        (len(whole) - 1, "the last line has no newline"),
+        (whole.index("  admin"), "only the beginning of the content in force"),
+    ):
+        accounts.write_text(whole[:size])
+        assert "changed=nothing refused=access file" in (line := server.reload()), line
+        assert reason in line
+    accounts.write_text(whole)
+    assert "changed=access file" in (line := server.reload()), line
     assert server.end() == 0
 
 

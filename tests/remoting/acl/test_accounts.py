@@ -96,7 +96,7 @@ globalWhiteRemoteAddresses: ['10.10.103.*']
     assert file.accounts[0].topic_perms == ("topicA=DENY", "topicB=PUB|SUB")
 
 
-@pytest.mark.parametrize("text", [b"", b"# nothing\n", b"accounts:\nglobalWhiteRemoteAddresses:\n"])
+@pytest.mark.parametrize("text", [b"accounts: []\n", b"accounts:\nglobalWhiteRemoteAddresses:\n"])
 def test_file_without_accounts_allows_nobody(text: bytes) -> None:
     file = parse_acl_file(text, "f")
     assert file.accounts == ()
@@ -109,6 +109,8 @@ ACCOUNT = "accounts:\n- accessKey: writers\n  secretKey: 12345678\n"
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
+        ("", r"f\.yml: line 1: the file is empty; to allow nobody, write accounts: \[\]"),
+        ("# nothing\n", r"f\.yml: line 1: the file is empty"),
         (
             "acounts: []\n",
             r"f\.yml: line 1: acounts is unknown, allowed are globalWhiteRemoteAddresses, accounts",
@@ -205,3 +207,96 @@ def test_keys_are_read_as_tools_yml_has_them(tmp_path: Path) -> None:
 def test_keys_that_cannot_be_used_are_refused(text: bytes, fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
         parse_keys(text)
+
+
+CUT = b"""\
+globalWhiteRemoteAddresses:
+- 192.168.1.15
+accounts:
+- accessKey: writers
+  secretKey: secret-of-writers
+  defaultTopicPerm: PUB|SUB
+  topicPerms:
+  - Orders=PUB
+  - Payroll=DENY
+"""
+
+
+def reread(path: Path, *, before: bytes, after: bytes) -> str:
+    """Write an access file twice, and return the reason why a running server refuses the second content."""
+    path.write_bytes(before)
+    in_force = read_accounts([path])
+    path.write_bytes(after)
+    try:
+        read_accounts([path], in_force=in_force)
+    except AclFileError as refused:
+        return str(refused).removeprefix(f"{path}: ")
+    return ""
+
+
+@pytest.mark.parametrize("whole", [CUT, CUT.rstrip()], ids=["newline at the end", "no newline at the end"])
+def test_running_server_takes_no_beginning_of_its_file_but_whole_accounts(
+    tmp_path: Path, whole: bytes
+) -> None:
+    """Without this rule some of these beginnings allow sends to Payroll, and one makes another host white.
+
+    The beginning before the only account is taken: it allows nobody more.
+    """
+    path = tmp_path / "f.yml"
+    accepted = [size for size in range(len(whole)) if not reread(path, before=whole, after=whole[:size])]
+    end_of_whites, end_of_title = CUT.index(b"accounts:"), CUT.index(b"- accessKey")
+    assert {end_of_whites, end_of_title} <= set(accepted)
+    assert set(accepted) <= {end_of_whites - 1, end_of_whites, end_of_title - 1, end_of_title}
+    assert reread(path, before=whole, after=whole) == ""
+
+
+@pytest.mark.parametrize(
+    ("after", "reason"),
+    [
+        (b"", "line 1: the file is empty"),
+        (CUT[:-18], "the last line has no newline, perhaps the file is incomplete; end the last line"),
+        (CUT.replace(b"Payroll=DENY\n", b"Payroll=PUB"), "the last line has no newline"),
+        (CUT.replace(b"  - Payroll=DENY\n", b""), "only the beginning of the content in force, perhaps"),
+        (CUT.replace(b"  - Payroll=DENY\n", b"# complete\n"), ""),
+        (CUT.replace(b"  - Orders=PUB\n", b""), ""),
+        (CUT[: CUT.index(b"- accessKey")], ""),
+        (CUT + b"- accessKey: readers\n  secretKey: secret-of-readers\n", ""),
+        (b"accounts: []\n", ""),
+    ],
+    ids=[
+        "empty",
+        "cut in a line",
+        "changed and cut",
+        "cut after a line",
+        "comment",
+        "shorter",
+        "without its last account",
+        "longer",
+        "no account",
+    ],
+)
+def test_running_server_tells_a_cut_file_from_a_changed_one(
+    tmp_path: Path, after: bytes, reason: str
+) -> None:
+    found = reread(tmp_path / "f.yml", before=CUT, after=after)
+    assert found.startswith(reason) if reason else found == ""
+
+
+def test_starting_server_and_a_new_file_have_nothing_to_compare_with(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.yml", tmp_path / "b.yml"
+    first.write_bytes(ACCOUNT.encode())
+    second.write_bytes(CUT.replace(b"writers", b"readers").rstrip())
+    in_force = read_accounts([first])
+    assert read_accounts([first, second], in_force=in_force).by_key.keys() == {"writers", "readers"}
+
+
+@pytest.mark.parametrize("size", range(len(b"accessKey: rocketmq2\nsecretKey: 12345678\n")))
+def test_every_beginning_of_the_keys_in_force_is_refused(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "tools.yml"
+    path.write_bytes(b"accessKey: rocketmq2\nsecretKey: 12345678\n")
+    in_force = read_keys(path)
+    assert read_keys(path, in_force=in_force) == in_force
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(AclFileError) as refused:
+        read_keys(path, in_force=in_force)
+    assert "1234" not in str(refused.value)
