@@ -40,7 +40,7 @@ from .blocking import local_identity
 from .callbacks import check_callback, check_hooks, gives_coroutine
 from .config import ClientConfig, ProducerConfig, PullConsumerConfig
 from .consumer import ConsumerConfig, Listener, PushConsumerCore
-from .core import PEER_REQUESTS, ClientCore
+from .core import MEMBERSHIP_REQUESTS, PEER_REQUESTS, ClientCore
 from .errors import ClientClosed, ClientError, ForkedClient, WrongLoop
 from .fetch import http_fetch
 from .operation import (
@@ -80,11 +80,8 @@ class Client:
         self.core = ClientCore(config, local_identity(), rng or random.Random())
         self.admin = AdminOperations(self.core.directory)
         self._tls = secured(self.core.directory)
-        self._transport = RemotingClient(
-            connect_timeout_s=config.connect_timeout_s, hooks=hooks, tls=self._tls
-        )
-        for code in PEER_REQUESTS:
-            self._transport.on_request(code, self._peer_request)
+        self._hooks = hooks
+        self._transport = self._membership = self._new_transport()
         self._pid = os.getpid()
         self._started = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -93,6 +90,23 @@ class Client:
         # True after close() or the end of the event loop began to cancel tasks. Then no new task may begin.
         self._cut_off = False
         weakref.finalize(self, _warn_of_unsent, self.core)
+
+    def _new_transport(self) -> RemotingClient:
+        transport = RemotingClient(
+            connect_timeout_s=self.core.config.connect_timeout_s, hooks=self._hooks, tls=self._tls
+        )
+        for code in PEER_REQUESTS:
+            transport.on_request(code, self._peer_request)
+        return transport
+
+    def serve_brokers(self) -> None:
+        """Use separate connections for heartbeats. Brokers send their requests over these connections.
+
+        A broker removes a consumer from its group when the connection of the consumer's heartbeats ends. A
+        request that times out ends its connection, so it must not be the same one.
+        """
+        if self._membership is self._transport:
+            self._membership = self._new_transport()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -133,7 +147,7 @@ class Client:
             for task in tuple(self._tasks):
                 task.cancel()
             try:
-                await self._transport.close()
+                await self._close_connections()
                 if self._started and asyncio.current_task() not in self._tasks:
                     # A task of the group (for example, a listener) must not wait for the end of the group.
                     # Pass no exception to the task group. The task group would wrap the exception in an
@@ -183,9 +197,7 @@ class Client:
                     continue
                 try:
                     if isinstance(effect, Invoke):
-                        result = await self._transport.invoke(
-                            effect.addr, effect.request, timeout_s=effect.timeout_s, unless=effect.unless
-                        )
+                        result = await self._invoke(effect)
                     else:
                         result = await self._perform(effect)
                 except Exception as error:
@@ -241,6 +253,13 @@ class Client:
         answer = self.core.peer_request(request)
         return self.perform(answer) if isinstance(answer, Generator) else answer
 
+    async def _invoke(self, effect: Invoke) -> RemotingCommand:
+        is_membership = effect.request.code in MEMBERSHIP_REQUESTS
+        transport = self._membership if is_membership else self._transport
+        return await transport.invoke(
+            effect.addr, effect.request, timeout_s=effect.timeout_s, unless=effect.unless
+        )
+
     @staticmethod
     def _now() -> Instant:
         return Instant(asyncio.get_running_loop().time(), wall_clock.now_ms())
@@ -248,9 +267,7 @@ class Client:
     async def _perform(self, effect: Effect) -> Any:
         match effect:
             case Invoke():
-                return await self._transport.invoke(
-                    effect.addr, effect.request, timeout_s=effect.timeout_s, unless=effect.unless
-                )
+                return await self._invoke(effect)
             case Oneway():
                 return await self._transport.invoke_oneway(effect.addr, effect.request, unless=effect.unless)
             case Clock():
@@ -342,9 +359,16 @@ class Client:
             log.warning("client not closed at the end of its loop error=%r", error)
         finally:
             try:
-                await self._transport.close()
+                await self._close_connections()
             finally:
                 await self.perform(self.core.end())
+
+    async def _close_connections(self) -> None:
+        try:
+            await self._transport.close()
+        finally:
+            if self._membership is not self._transport:
+                await self._membership.close()
 
 
 async def _in_thread(call: Callable[..., T], *arguments: object) -> T:

@@ -39,6 +39,8 @@ class Client(Protocol):
 
     async def start(self) -> None: ...
 
+    def serve_brokers(self) -> None: ...
+
     async def run(self, operation: Operation[T]) -> T: ...
 
     async def perform(self, operation: Operation[T]) -> T: ...
@@ -168,6 +170,7 @@ class Consumer:
 
         ``async with`` calls this method.
         """
+        self._client.serve_brokers()
         await self._client.start()
         await self._client.run(self.core.start())
 
