@@ -243,7 +243,7 @@ def _count_delayed(state: BrokerState, begin: int, counts: dict[str, int]) -> No
 
 
 def _message(store: MessageStore, queue_id: int, offset: int) -> StoredMessage | None:
-    """Return a delayed message, or None if it is lost.
+    """Return a delayed message, or None if it is lost or damaged.
 
     If the message's queue entry is damaged, search the log until the message is found or lost. The search may
     block, because no client is connected while the broker starts.

@@ -16,10 +16,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from routekeeper.broker.errors import StoreUnavailable, refused_for
 from routekeeper.broker.store.files import DISK, NO_DESCRIPTORS, Content, Disk, make_directories, write_whole
+from routekeeper.broker.store.log_scan import HEAD_SIZE, size_of_record
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,30 @@ class _Segment:
         return self.start + self.written
 
 
+class Part(NamedTuple):
+    """Bytes of one log file, from the log offset ``begin`` on.
+
+    Attributes:
+        file_end: Log offset at which the content of the file ends.
+        following: Log offset at which the next file starts; None if this is the last file.
+    """
+
+    begin: int
+    data: bytes
+    file_end: int
+    following: int | None
+
+    def cuts(self, at: int) -> bool:
+        """Return True if the record at this position of ``data`` may go on after the end of ``data``.
+
+        The record at position 0 is never cut.
+        """
+        if at == 0 or self.begin + len(self.data) == self.file_end:
+            return False
+        head = self.data[at : at + HEAD_SIZE]
+        return len(head) < HEAD_SIZE or at + size_of_record(head, self.begin + at) > len(self.data)
+
+
 def segment_name(offset: int) -> str:
     """Return the name of the file that starts at ``offset``."""
     return f"{offset:0{_NAME_DIGITS}d}"
@@ -60,7 +85,8 @@ class CommitLog:
 
     Args:
         keep_from: Offset of the first record to keep. The constructor removes files that begin below this
-            offset, because an earlier process should have removed them.
+            offset, because an earlier process should have removed them. If it cannot remove a file, it logs
+            an error and leaves the file out of the log.
 
     Attributes:
         directory: Folder of the log's files.
@@ -75,7 +101,8 @@ class CommitLog:
         self._disk = disk
         self._file_size = file_size
         self._segments: list[_Segment] = []
-        self._dropped: list[_Segment] = []
+        # Files that are no longer part of the log, but still on disk. Each has its descriptor if it is open.
+        self._dropped: list[tuple[Path, int | None]] = []
         self.broken: str | None = None
         self.refused: str | None = None
         self._refused_size = 0  # size of the largest refused record
@@ -189,6 +216,29 @@ class CommitLog:
         found = [self.read(offset, size) for offset, size in places]
         return b"".join([data for data in found if data is not None])
 
+    def part(self, offset: int, size: int) -> Part | None:
+        """Read up to ``size`` bytes from an offset on, but none after the end of a file. None: no such bytes.
+
+        If the first record is larger, read the whole record. Unlike :meth:`contents`, this method maps no
+        file, because an unreadable sector of a mapped file ends the process without a log line.
+
+        Raises:
+            OSError: If the disk cannot be read.
+        """
+        for segment in self._segments:
+            if segment.start + segment.capacity > offset:
+                begin = max(offset, segment.start)
+                at, left = begin - segment.start, max(segment.end - begin, 0)
+                data = self._read(segment, min(size, left), at)
+                if len(data) < min(size, left):
+                    left = len(data)  # somebody has cut the file
+                record_size = size_of_record(data[:HEAD_SIZE], begin)
+                if len(data) < min(record_size, left):
+                    data = self._read(segment, min(record_size, left), at)
+                following = None if segment is self._segments[-1] else segment.start + segment.capacity
+                return Part(begin, data, begin + left, following)
+        return None
+
     def flush(self) -> int:
         """Sync the written records, and return the offset below which all bytes are durable.
 
@@ -225,8 +275,10 @@ class CommitLog:
 
     def close(self) -> None:
         with self._flushing, self._reading:
-            for segment in self._segments + self._dropped:
-                self._disk.close(segment.fd)
+            open_files = [segment.fd for segment in self._segments] + [fd for _, fd in self._dropped]
+            for fd in open_files:
+                if fd is not None:
+                    self._disk.close(fd)
             self._segments.clear()
             self._dropped.clear()
             self.broken = "the log is closed"
@@ -255,7 +307,7 @@ class CommitLog:
     def drop_before(self, offset: int) -> int:
         """Remove the files below ``offset`` from the log, but not from the disk, and return their number."""
         count = sum(segment.start < offset for segment in self._segments)
-        self._dropped += self._segments[:count]
+        self._dropped += [(segment.path, segment.fd) for segment in self._segments[:count]]
         del self._segments[:count]
         return count
 
@@ -263,14 +315,25 @@ class CommitLog:
         """Remove from disk the files that :meth:`drop_before` has removed from the log, the oldest first.
 
         Raises:
-            OSError: If a file cannot be removed. The next call tries this file and the later files again.
+            OSError: If a file cannot be removed. The next call tries this file again. All other files are
+                removed.
         """
-        while self._dropped:
-            oldest = self._dropped[0]
-            self._disk.remove(oldest.path)
-            del self._dropped[0]
-            with self._reading:
-                self._disk.close(oldest.fd)
+        failure = None
+        for dropped in tuple(self._dropped):
+            path, fd = dropped
+            try:
+                self._disk.remove(path)
+            except FileNotFoundError:
+                pass  # somebody else has removed it
+            except OSError as error:
+                failure = failure or error
+                continue
+            self._dropped.remove(dropped)
+            if fd is not None:
+                with self._reading:
+                    self._disk.close(fd)
+        if failure is not None:
+            raise failure
 
     # Methods for recovery ------------------------------------------------------------------------
 
@@ -313,6 +376,21 @@ class CommitLog:
                 following = None if segment is self._segments[-1] else segment.start + segment.capacity
                 with self._disk.content(segment.fd) as data:
                     yield segment.start, following, data
+
+    def read_through(self, offset: int) -> None:
+        """Read one file from an offset to its end, and discard the bytes.
+
+        Call this before using the file's mapped content. An unreadable sector raises an error here. In the
+        mapped content, it would end the process without a log line.
+
+        Raises:
+            OSError: If the disk cannot be read.
+        """
+        segment = self._find(offset)
+        if segment is not None:
+            position = offset - segment.start
+            while data := self._read(segment, _REWRITE_BYTES, position):
+                position += len(data)
 
     def truncate(self, offset: int) -> None:
         """Cut the log at ``offset``. Remove files that begin at or after it, but keep at least one file.
@@ -364,6 +442,12 @@ class CommitLog:
         size, magic = _PAD.unpack(tail)
         return segment.end - _PAD.size + size if magic == BLANK_MAGIC and size >= _PAD.size else None
 
+    def _read(self, segment: _Segment, size: int, at: int) -> bytes:
+        try:
+            return self._disk.read(segment.fd, size, at)
+        except OSError as error:  # name the file, because the operator has to replace it
+            raise OSError(error.errno, error.strerror, str(segment.path)) from error
+
     def _find(self, offset: int) -> _Segment | None:
         for segment in reversed(self._segments):
             if segment.start <= offset:
@@ -375,7 +459,7 @@ class CommitLog:
         for start, following in zip(starts, [*starts[1:], None], strict=False):
             path = self.directory / segment_name(start)
             if start < keep_from:
-                self._disk.remove(path)
+                self._dropped.append((path, None))
                 continue
             fd = self._disk.open(path)
             size = self._disk.size(fd)
@@ -385,6 +469,10 @@ class CommitLog:
             else:
                 capacity = max(self._file_size, size + _PAD.size)
             self._segments.append(_Segment(start, capacity, path, fd, size))
+        try:
+            self.remove_dropped()
+        except OSError as error:  # the next removal of old files tries it again
+            logger.error("old files not removed error=%s", error)
 
     def _begin_segment(self, start: int, size: int) -> None:
         """Begin a new file for a record of ``size`` bytes."""

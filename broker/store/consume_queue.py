@@ -245,7 +245,7 @@ class ConsumeQueue:
         for start in self._files()[:-1]:
             if start + self._file_size > self.min_index * ENTRY_SIZE:
                 break
-            self._disk.remove(self._path(start))
+            self._remove(start)
 
     # Helper methods ------------------------------------------------------------------------------
 
@@ -330,11 +330,9 @@ class ConsumeQueue:
     def _cut_files(self, files: list[int]) -> None:
         """Cut the entries from ``max_index`` on. Otherwise these old entries would follow new entries."""
         end = self.max_index * ENTRY_SIZE
-        removed = False
         for start in reversed(files):
             if start >= end and start != files[0]:
-                self._disk.remove(self._path(start))
-                removed = True
+                self._remove(start)
                 continue
             fd = self._disk.open(self._path(start))
             try:
@@ -344,8 +342,12 @@ class ConsumeQueue:
             finally:
                 self._disk.close(fd)
             break
-        if removed:
-            self._disk.sync_directory(self.directory)
+
+    def _remove(self, start: int) -> None:
+        # Sync each removal before the next one. Otherwise a power cut could undo only the first one. The
+        # files would then have a gap, and the next start would build all queues anew.
+        self._disk.remove(self._path(start))
+        self._disk.sync_directory(self.directory)
 
     def _files(self) -> list[int]:
         try:

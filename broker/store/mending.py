@@ -15,9 +15,8 @@ from itertools import pairwise
 from typing import Final
 
 from routekeeper.broker.errors import Refusal
-from routekeeper.broker.store.commit_log import CommitLog
+from routekeeper.broker.store.commit_log import CommitLog, Part
 from routekeeper.broker.store.consume_queue import ENTRY, ConsumeQueue, Entry
-from routekeeper.broker.store.files import Content
 from routekeeper.broker.store.log_scan import (
     RECORD_MAX,
     Damage,
@@ -44,6 +43,8 @@ _SEARCHED_MAX: Final = 256 << 20
 #: - to read :data:`_BYTES` of the log.
 SLICE: Final = 1024
 _BYTES: Final = 4096
+#: Number of bytes of the log that a search reads in one call.
+_PART_BYTES: Final = 256 << 10
 #: Number of positions with a record's magic that may be tried for one work unit.
 _TRIES: Final = 4
 #: Number of entries that are read or written in one call, and the work units that this call costs. Checks of
@@ -302,48 +303,54 @@ class Mender:
 
         Return the log offset at which the search must continue.
         """
-        for base, following, data in self._log.contents(position):
-            at = max(position - base, 0)
-            while self._left > 0 and base + at < stop:
-                record = next(scan(data, at, base=base))
-                behind = base + len(data) if following is None else following
-                # Accept padding only if it reaches the file's end, because damaged bytes may look like it.
-                if isinstance(record, Padding) and record.end == behind:
-                    return stop if following is None else following
-                if isinstance(record, Padding | Damage):
-                    resume = self._past_damage(data, at, base)
-                    if resume is None:
-                        return stop if following is None else following
-                    at = resume
-                    continue
-                message, size = record
-                self._left -= 1 + size // _BYTES
-                is_its = message.topic == topic and message.queue_id == queue_id
-                if is_its and message.queue_offset in wanted:
-                    found[message.queue_offset] = Entry(base + at, size, self._tags_code(message))
-                at += size
-            return base + at
-        return stop
+        part = self._log.part(position, _PART_BYTES)
+        if part is None:
+            return stop
+        at, base, data = 0, part.begin, part.data
+        behind = part.file_end if part.following is None else part.following
+        after_file = stop if part.following is None else part.following
+        while self._left > 0 and base + at < stop:
+            record = next(scan(data, at, base=base))
+            # Accept padding only if it reaches the file's end, because damaged bytes may look like it.
+            if isinstance(record, Padding) and record.end == behind:
+                return after_file
+            if isinstance(record, Padding | Damage):
+                if part.cuts(at):
+                    break
+                resume = self._past_damage(part, at)
+                if resume is None:
+                    return after_file
+                at = resume
+                continue
+            message, size = record
+            self._left -= 1 + size // _BYTES
+            is_its = message.topic == topic and message.queue_id == queue_id
+            if is_its and message.queue_offset in wanted:
+                found[message.queue_offset] = Entry(base + at, size, self._tags_code(message))
+            at += size
+        return base + at
 
-    def _past_damage(self, data: Content, at: int, base: int) -> int | None:
-        """Return the position in ``data`` of the first intact record after the damage at ``at``.
+    def _past_damage(self, part: Part, at: int) -> int | None:
+        """Return the position of the first intact record after the damage at ``at``, in the data of ``part``.
 
-        The search ends early if it has used up its work units (``_left``). Then return the position at which
-        it must continue. Return None if ``data`` has no further record.
+        The search ends early at a record that ``part`` cuts, or if it has used up its work units (``_left``).
+        Then return the position at which it must continue. Return None if the file has no further record.
         """
+        data, base = part.data, part.begin
         limit = min(len(data), at + 1 + self._left * _BYTES)
         tries = self._left * _TRIES
         for position in positions(data, at + 1, end=limit):
             tries -= 1
-            if tries < 0 or read_indexed(data, position, base=base) is not None:
+            if tries < 0 or part.cuts(position) or read_indexed(data, position, base=base) is not None:
                 reached = position
                 break
         else:
             # The search finds a record only if its magic (bytes 4 to 7) lies before the limit. A record whose
             # magic lies later may begin in the last 8 bytes before the limit, so continue there.
-            reached = limit - 8 if limit < len(data) else limit
+            is_end = base + limit == part.file_end
+            reached = limit if is_end else max(limit - 8, at + 1)
         self._left -= 1 + (reached - at) // _BYTES + (self._left * _TRIES - tries) // _TRIES
-        return None if reached == len(data) else reached
+        return None if base + reached == part.file_end else reached
 
     def _repair(self, queue: ConsumeQueue, found: dict[int, Entry]) -> _Work:
         """Write entries to the queue's files. Keep entries in memory if the disk refuses the write."""

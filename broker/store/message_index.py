@@ -304,21 +304,24 @@ class MessageIndex:
         """
         records: list[tuple[Record, list[str], int, int]] = []
         entries = 0
-        for base, following, data in self._log.contents(position):
-            at = first = max(position - base, 0)
-            for found in scan(data, at, base=base):
-                if isinstance(found, Padding | Damage):
-                    # Go on with the next file. This file ends here, or an operator has accepted damage here.
-                    break
-                record, size = found
-                keys = keys_of(record.properties)
-                records.append((record, keys, base + at, base + at + size))
-                entries += len(keys)
-                at += size
-                if at - first >= _SLICE_BYTES or entries >= _SLICE_ENTRIES:
-                    return records, base + at
-            return records, self._log.max_offset if following is None else following
-        return records, self._log.max_offset
+        part = self._log.part(position, _SLICE_BYTES)
+        if part is None:
+            return records, self._log.max_offset
+        at, base = 0, part.begin
+        for found in scan(part.data, 0, base=base):
+            if isinstance(found, Padding | Damage):
+                break
+            record, size = found
+            keys = keys_of(record.properties)
+            records.append((record, keys, base + at, base + at + size))
+            entries += len(keys)
+            at += size
+            if at >= _SLICE_BYTES or entries >= _SLICE_ENTRIES:
+                return records, base + at
+        if part.cuts(at):
+            return records, base + at
+        # Go on with the next file. This file ends here, or an operator has accepted damage here.
+        return records, self._log.max_offset if part.following is None else part.following
 
     def _add(self, topic: str, keys: list[str], offset: int, end: int, store_ms: int) -> None:
         self._position = end
@@ -425,7 +428,7 @@ class MessageIndex:
     def _load(self) -> list[IndexFile]:
         """Return the files that cover the log without a gap from its beginning on. Remove all other files."""
         files: list[IndexFile] = []
-        unfit = []
+        unfit, expired = [], []
         names = self._disk.names(self._directory)
         for name in sorted(name for name in names if len(name) == 20 and name.isdecimal()):
             path = self._directory / name
@@ -435,8 +438,15 @@ class MessageIndex:
                 fits = file.begin == files[-1].end if files else file.begin <= self._log.min_offset
             if fits and file is not None:
                 files.append(file)
+            elif file is not None and file.end <= self._log.min_offset:
+                expired.append(path)
             else:
                 unfit.append(path)
+        for path in expired:
+            try:
+                self._disk.remove(path)
+            except OSError as error:  # the file does no harm, and the next start tries it again
+                logger.error("old files not removed error=%s", error)
         for path in (*unfit, *(self._directory / name for name in names if name.endswith(".tmp"))):
             self._disk.remove(path)
         if unfit:

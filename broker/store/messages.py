@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -42,10 +42,10 @@ from routekeeper.broker.store.log_scan import (
 from routekeeper.broker.store.mending import Mender, is_plausible
 from routekeeper.broker.store.message_index import FILE_MESSAGES, MessageIndex
 from routekeeper.broker.store.queues import Queues
-from routekeeper.broker.store.recovery import Checkpoint, Holes, QueueKey, Recovery
+from routekeeper.broker.store.recovery import Checkpoint, Holes, QueueKey, Recovery, sum_of_lengths
 from routekeeper.broker.store.steps import Steps, no_work
 from routekeeper.remoting.errors import LocalProtocolError
-from routekeeper.remoting.message import Host, StoredMessage, decode_message, encode_placed
+from routekeeper.remoting.message import Host, StoredMessage, encode_placed
 
 logger = logging.getLogger(__name__)
 
@@ -132,10 +132,12 @@ class CheckpointWork:
     Attributes:
         doomed: Deleted topics whose queue files are removed first. Each topic has the number of its deletion,
             counted since the start.
+        counted: Sum of the queues of each topic that ``checkpoint`` counts.
     """
 
     entries: tuple[tuple[QueueKey, ConsumeQueue, Unwritten], ...]
     doomed: tuple[tuple[str, int], ...]
+    counted: Mapping[str, int]
     checkpoint: Checkpoint
 
 
@@ -232,7 +234,6 @@ class MessageStore:
         self._confirmed = -1  # no version of the topic table is known to be on disk yet
         self._topics_counter = 0
         self._blocks: dict[ConsumeQueue, tuple[int, bytes]] = {}
-        self._doomed: dict[str, int] = {}
         # Queues of deleted topics. Their memory is freed later, in steps. A topic can have 65,536 queues.
         self._deleted: list[dict[int, ConsumeQueue]] = []
         self._lost_said: set[QueueKey] = set()
@@ -273,6 +274,12 @@ class MessageStore:
         )
         recovery.run()
         self._covered = recovery.covered
+        # Topics and queues whose files must be removed. Each has the number of its deletion, or -1 if it was
+        # deleted before the start.
+        self._doomed: dict[str, int] = dict.fromkeys(recovery.doomed, -1)
+        # The checkpoint on disk if the queue files fit it, and the sum of each topic's queues in it.
+        self._durable = checkpoint if recovery.counted is not None else None
+        self._counted: Mapping[str, int] = recovery.counted or {}
         try:
             self.note_begin(self.log.min_offset)
         except OSError:
@@ -487,10 +494,10 @@ class MessageStore:
         found, lost = [], []
         self._mender.allow()
         for index, entry in wanted:
-            record, code = self._record_of(topic, queue_id, queue, index, entry)
+            record, sound = self._record_of(topic, queue_id, queue, index, entry)
             if record is None:
                 lost.append(index)
-            elif codes is None or code in codes:
+            elif codes is None or sound.tags_code in codes:
                 found.append(record)
         key = topic, queue_id
         if lost and key not in self._lost_said and len(self._lost_said) < _LOST_SAID_MAX:
@@ -503,15 +510,14 @@ class MessageStore:
 
     def _record_of(
         self, topic: str, queue_id: int, queue: ConsumeQueue, index: int, entry: Entry
-    ) -> tuple[bytes | None, int]:
-        """Return the record for an entry, and its tag code, or (None, 0) if the log lacks the record."""
+    ) -> tuple[bytes | None, Entry]:
+        """Return the record for an entry, or None if the log lacks it. Also return the repaired entry."""
         record = self._record_at(topic, queue_id, index, entry)
         if record is None:
             mended = self._mended(topic, queue_id, queue, index, entry)
-            if mended is None:
-                return None, 0
-            entry, record = mended, self._record_at(topic, queue_id, index, mended)
-        return record, entry.tags_code
+            if mended is not None:
+                entry, record = mended, self._record_at(topic, queue_id, index, mended)
+        return record, entry
 
     def _record_at(self, topic: str, queue_id: int, index: int, entry: Entry) -> bytes | None:
         if entry.size <= 0 or not is_plausible(entry, self.log.max_offset):
@@ -575,7 +581,7 @@ class MessageStore:
         return None if entry is None else self.message_of(topic, queue_id, offset, entry)
 
     def message_of(self, topic: str, queue_id: int, offset: int, entry: Entry) -> StoredMessage | None:
-        """Return the message for a queue entry that the caller has read, or None if the message is lost.
+        """Return the message for a queue entry that the caller has read, or None if it is lost or damaged.
 
         Raises:
             Mending: If the entry is damaged, and the search for its message has not finished.
@@ -583,8 +589,9 @@ class MessageStore:
         queue = self._queues.get(topic, queue_id)
         if queue is None or (entry.size == 0 and entry.log_offset > 0):
             return None
-        record, _ = self._record_of(topic, queue_id, queue, offset, entry)
-        return None if record is None else decode_message(record)[0]
+        record, sound = self._record_of(topic, queue_id, queue, offset, entry)
+        found = None if record is None else read_record(record, 0, base=sound.log_offset)
+        return None if found is None else found[0]
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the (min, max) offsets of a queue, or (0, 0) for a queue that never had messages."""
@@ -773,7 +780,8 @@ class MessageStore:
     ) -> Steps:
         """Remove the oldest log files, and queue files whose entries all point into removed log files.
 
-        This method needs no free space on the disk. Otherwise a full disk would never be cleaned.
+        This method needs no free space on the disk. Otherwise a full disk would never be cleaned. If some
+        file of an earlier call still cannot be removed, no further messages are removed.
 
         Args:
             before: Only log files last written before this time (Unix s) are removed.
@@ -783,6 +791,9 @@ class MessageStore:
         Raises:
             OSError, StoreUnavailable: If the disk failed. Messages in files that stay are still readable.
         """
+        # Try files of earlier calls first. If such a file stays on the disk, removing further messages may
+        # free no room, so that call after call would remove messages in vain.
+        yield self.log.remove_dropped
         old: int = yield lambda: self.log.first_kept(before, count_max)
         kept = self.log.start_of_file(keep_from)
         if kept < old and not self._is_keeping:
@@ -804,14 +815,30 @@ class MessageStore:
                     yield no_work
             count = self.log.drop_before(offset)
             logger.info("log files removed count=%s min_offset=%s", count, offset)
-        for path in self.index.drop_before(self.log.min_offset):
-            yield partial(self._disk.remove, path)
-        yield self.log.remove_dropped
+        yield from self._remove_dropped_files()
+
+    def _remove_dropped_files(self) -> Steps:
+        """Remove the files of messages that are no longer in the log. A failure keeps no other file.
+
+        Raises:
+            OSError: If a file cannot be removed.
+        """
+        works: list[Callable[[], Any]] = [self.log.remove_dropped]
+        works += [partial(self._disk.remove, path) for path in self.index.drop_before(self.log.min_offset)]
         offset = self.log.min_offset
         if offset > self._queues_from:
             self._queues_from = offset
-            for queue in tuple(self._queues):
-                yield queue.remove_old_files
+            works += [queue.remove_old_files for queue in self._queues]
+        failure = None
+        for work in works:
+            try:
+                yield work
+            except FileNotFoundError:
+                pass  # somebody else has removed the file
+            except OSError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
     def note_begin(self, offset: int) -> None:
         """Store durably that the log begins at ``offset``. Any thread may call this.
@@ -879,9 +906,13 @@ class MessageStore:
         """
         if any(number > self._confirmed for number in self._doomed.values()):
             return None
+        counted = {
+            topic: sum([queue.weighed_length for queue in queues.values()])
+            for topic, queues in self._queues.by_topic().items()
+        }
         checkpoint = Checkpoint(
             log_offset=self.log.max_offset,
-            queue_entries=sum(queue.weighed_length for queue in self._queues),
+            queue_entries=sum_of_lengths(counted.values()),
             log_min=self.log.min_offset,
             boot=self._boot,
             topics_counter=self._topics_counter,
@@ -895,7 +926,7 @@ class MessageStore:
             for queue_id, queue in queues.items()
             if (work := queue.unwritten()) is not None
         )
-        return CheckpointWork(entries, tuple(self._doomed.items()), checkpoint)
+        return CheckpointWork(entries, tuple(self._doomed.items()), counted, checkpoint)
 
     def write_checkpoint(self, work: CheckpointWork) -> None:
         """Write and sync log, queue entries and checkpoint in one call.
@@ -910,7 +941,9 @@ class MessageStore:
         self, work: CheckpointWork, *, is_late: Callable[[], bool] = bool
     ) -> Generator[Callable[[], Any], Any, bool]:
         """Write log, queue entries and checkpoint in steps. Return False if ``is_late`` ended the work."""
-        yield partial(self._write_head, work)
+        yield self.log.flush
+        if work.doomed:
+            yield from self._removing(work)
         # Forget these deletions even if a later step fails. Otherwise the next checkpoint would remove the
         # files that this checkpoint writes for new topics of the same names.
         for topic, deletion in work.doomed:
@@ -926,12 +959,34 @@ class MessageStore:
         yield partial(work.checkpoint.write, self._disk, self._checkpoint_path)
         return True
 
-    def _write_head(self, work: CheckpointWork) -> None:
-        self.log.flush()
-        for topic, _ in work.doomed:
-            remove_tree(self._disk, self._queue_root / topic)
-        if work.doomed and self._disk.is_there(self._queue_root):
-            self._disk.sync_directory(self._queue_root)
+    def _removing(self, work: CheckpointWork) -> Steps:
+        """Remove the queue files of deleted topics, after a checkpoint that does not count them.
+
+        The files do not fit the former checkpoint any more as soon as one of them is removed. If the broker
+        crashed then, the next start would build all queues anew from the log. A queue whose messages have all
+        expired would then begin at 0 again, and its consumers would skip new messages.
+        """
+        if self._durable is not None:
+            names = dict(work.doomed)
+            counted = {topic: part for topic, part in self._counted.items() if topic not in names}
+            # Only the former checkpoint's part of the log has all entries in files.
+            checkpoint = replace(
+                work.checkpoint,
+                log_offset=self._durable.log_offset,
+                queue_entries=sum_of_lengths(counted.values()),
+                boot=self._durable.boot,
+                deleted=tuple(dict.fromkeys([*self._durable.deleted, *names])),
+            )
+            yield partial(checkpoint.write, self._disk, self._checkpoint_path)
+            self._durable, self._counted = checkpoint, counted
+        yield partial(self._remove_trees, [self._queue_root / name for name, _ in work.doomed])
+
+    def _remove_trees(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            remove_tree(self._disk, path)
+        for parent in dict.fromkeys(path.parent for path in paths):
+            if self._disk.is_there(parent):
+                self._disk.sync_directory(parent)
 
     def _write_queues(self, entries: Sequence[tuple[QueueKey, ConsumeQueue, Unwritten]]) -> None:
         for _, _, unwritten in entries:
@@ -955,6 +1010,7 @@ class MessageStore:
         self._queue_failure = None
         self._checkpointed = work.checkpoint
         self._covered = work.checkpoint.log_offset
+        self._durable, self._counted = work.checkpoint, work.counted
 
     def close(self) -> None:
         """Write a last checkpoint and close the files.

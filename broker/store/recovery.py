@@ -11,7 +11,7 @@ before valid records then has another cause, and recovery drops no record withou
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -34,6 +34,9 @@ _GAP_MAX: Final = 10_000_000
 #: Offset above all offsets of a log. It stands for the last log offset of a queue without entries.
 _ANYWHERE: Final = 2**63
 
+#: A checkpoint has the sum of its queues modulo this number, because orjson writes no integer from 2**64 on.
+_SUMS: Final = 2**63
+
 QueueKey = tuple[str, int]
 #: Start and end offset of each missing part of the log.
 Holes = tuple[tuple[int, int], ...]
@@ -46,8 +49,8 @@ class Checkpoint:
     Attributes:
         log_offset: Offset below which the log is durable. The queue entries of all messages below this offset
             are durable, too.
-        queue_entries: Sum over all queues: the length of the queue multiplied by a number for the queue's
-            name (``ConsumeQueue.weighed_length``). A start compares this sum with the queue files.
+        queue_entries: Sum over all queues, see :func:`sum_of_lengths`. A start compares this sum with the
+            queue files.
         log_min: Offset at which the log begins. Log files below it may still exist, or exist again after a
             power cut.
         boot: Id of the machine's boot during which the checkpoint was written.
@@ -55,6 +58,9 @@ class Checkpoint:
             lower counter, that table is an older version.
         given_up: Start and end offset of each missing part of the log. An operator ordered the broker to go
             on without these parts.
+        deleted: Deleted topics (``T``) and queues (``T/3``). The broker was about to remove their files when
+            it wrote the checkpoint. ``queue_entries`` does not count them. A start ignores and removes their
+            files, even if only some of the files are left.
     """
 
     log_offset: int = 0
@@ -63,6 +69,7 @@ class Checkpoint:
     boot: str = ""
     topics_counter: int = 0
     given_up: Holes = ()
+    deleted: tuple[str, ...] = ()
 
     def write(self, disk: Disk, path: Path) -> None:
         members: dict[str, object] = {
@@ -74,6 +81,8 @@ class Checkpoint:
         }
         if self.given_up:
             members["givenUp"] = self.given_up
+        if self.deleted:
+            members["deleted"] = self.deleted
         # Add a checksum, because a wrong bit in the checkpoint could make the broker remove log files.
         write_atomic(disk, path, orjson.dumps(members | {"crc32": crc32(orjson.dumps(members))}))
 
@@ -91,14 +100,20 @@ class Checkpoint:
                 raise ValueError("the checkpoint is damaged, its checksum differs")
             return cls(
                 log_offset=int(members["logOffset"]),
-                queue_entries=int(members["queueEntries"]),
+                queue_entries=int(members["queueEntries"]) % _SUMS,  # earlier versions wrote the whole sum
                 log_min=int(members["logMin"]),
                 boot=str(members["boot"]),
                 topics_counter=int(members.get("topics", 0)),
                 given_up=tuple((int(begin), int(end)) for begin, end in members.get("givenUp", ())),
+                deleted=tuple(map(str, members.get("deleted", ()))),
             )
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"checkpoint lacks a member: {error}") from None
+
+
+def sum_of_lengths(lengths: Iterable[int]) -> int:
+    """Return the sum of queues' lengths as a checkpoint has it, see ``ConsumeQueue.weighed_length``."""
+    return sum(lengths) % _SUMS
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,6 +128,9 @@ class Recovery:
         tags_code: Function that computes the tag code in a queue entry from the message in the log.
         queues: The recovered queues.
         covered: Log offset below which the queues' files have the entries of all messages.
+        counted: Sum of the queues of each topic that the checkpoint counts. None if the files of the queues
+            were removed, because they did not fit the checkpoint or the log.
+        doomed: Deleted topics and queues whose files must be removed, named as in ``Checkpoint.deleted``.
     """
 
     disk: Disk
@@ -126,6 +144,8 @@ class Recovery:
     skip_damage: bool
     queues: dict[QueueKey, ConsumeQueue] = field(default_factory=dict)
     covered: int = 0
+    counted: dict[str, int] | None = None
+    doomed: tuple[str, ...] = ()
 
     def run(self) -> None:
         """Cut the torn end of the log, and add missing entries to the queues.
@@ -152,6 +172,7 @@ class Recovery:
         if checkpoint is not None and self.log.padded_to == checkpoint.log_offset:
             # The last file ends with padding, so the next record begins a new file.
             self.log.seal(self.log.last_start, checkpoint.log_offset)
+        self._look_for_synced_end()  # before any queue file is removed
         if checkpoint is None:
             self._look_for_log_end()
             self._drop_queues()
@@ -166,8 +187,7 @@ class Recovery:
             self._drop_queues()
             if not self._replay(self.log.min_offset, gaps=True):
                 raise StoreDamaged("the log holds a gap of queue offsets that no damage explains")
-        if self.log.max_offset < self._floor:
-            self._refuse(f"log ends at offset {self.log.max_offset}, {self._floor} was synced")
+        if not self._look_for_synced_end():
             self._drop_queues()
             self._replay(self.log.min_offset, gaps=True)
         self.log.rewrite(self.log.last_start if checkpoint is None else checkpoint.log_offset)
@@ -192,6 +212,17 @@ class Recovery:
                     continue
                 self._refuse(f"log lacks offsets {begin} to {end}: files between others are missing or cut")
             logger.error("log files missing, given up begins=%s ends=%s", begin, end)
+
+    def _look_for_synced_end(self) -> bool:
+        """Return True if the log is at least as long as the part that was synced.
+
+        Raises:
+            StoreDamaged: If the log is shorter. With ``skip_damage``, this error is not raised.
+        """
+        if self.log.max_offset >= self._floor:
+            return True
+        self._refuse(f"log ends at offset {self.log.max_offset}, {self._floor} was synced")
+        return False
 
     def _look_for_log_end(self) -> None:
         """Compare the log's end with the queue files, because no checkpoint states where the log ended.
@@ -231,9 +262,14 @@ class Recovery:
         """Open the queue files. Return False if their content does not match the checkpoint."""
         if not self.log.min_offset <= checkpoint.log_offset <= self.log.max_offset:
             return False
-        total = 0
+        found = []
+        deleted = set(checkpoint.deleted)
         doomed = []
+        self.counted = {}
         for topic, directory in self._directories():
+            name = f"{topic}/{directory.name}"
+            if topic in deleted or name in deleted:
+                continue
             born = self.born_at(topic)
             queue = ConsumeQueue.recover(
                 directory,
@@ -244,20 +280,21 @@ class Recovery:
             )
             if queue is None:
                 return False
-            total += queue.weighed_length
+            found.append(queue)
             if born is None or queue.last_log_offset < born:
                 # The topic of this queue was deleted, even if a new topic with the same name exists.
-                doomed.append(directory)
+                doomed.append((topic, name))
             else:
-                queue.remove_old_files()
+                try:
+                    queue.remove_old_files()
+                except OSError as error:  # the next removal of old files tries it again
+                    logger.error("old files not removed error=%s", error)
                 self.queues[topic, int(directory.name)] = queue
-        for directory in doomed:
-            remove_tree(self.disk, directory)
-            if not self.disk.names(directory.parent):
-                self.disk.remove_directory(directory.parent)
-        if doomed:
-            self.disk.sync_directory(self.queue_root)
-        return total == checkpoint.queue_entries
+                self.counted[topic] = self.counted.get(topic, 0) + queue.weighed_length
+        # Do not remove these files yet. First a checkpoint must be on disk that does not count them.
+        names = [name if topic in self.counted else topic for topic, name in doomed]
+        self.doomed = tuple(dict.fromkeys([*checkpoint.deleted, *names]))
+        return sum_of_lengths(queue.weighed_length for queue in found) == checkpoint.queue_entries
 
     def _directories(self) -> list[tuple[str, Path]]:
         if not self.disk.is_there(self.queue_root):
@@ -271,6 +308,8 @@ class Recovery:
 
     def _drop_queues(self) -> None:
         self.covered = 0
+        self.counted = None
+        self.doomed = ()
         self.queues.clear()
         if self.disk.is_there(self.queue_root):
             remove_tree(self.disk, self.queue_root)
@@ -291,6 +330,7 @@ class Recovery:
                 if following is not None:  # the file that begins at the checkpoint's offset is missing
                     self._after_damage(base, following, data, Padding(base + len(data) - 8, start))
                 continue
+            self.log.read_through(base + position)
             over = False
             while not over:
                 over = True

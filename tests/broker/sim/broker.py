@@ -590,9 +590,11 @@ class Simulation:
         there = {topic: {item[:3] for item in items} for topic, items in found.items()}
         for message in self.truth.stored:
             life = message.topic, message.life
-            if life in self.truth.dead or message.physical_offset < self.truth.log_min:
+            if life in self.truth.dead or (life in self.truth.doubtful and not self._lives(*life)):
                 continue
-            if life in self.truth.doubtful and not self._lives(*life):
+            if self.state.store.bounds(message.topic, message.queue_id)[1] <= message.offset:
+                raise Broken(f"queue ends before an acknowledged message, even if it has expired: {message}")
+            if message.physical_offset < self.truth.log_min:
                 continue
             if (message.queue_id, message.offset, message.body) not in there[message.topic]:
                 raise Broken(f"acknowledged message is lost: {message}")

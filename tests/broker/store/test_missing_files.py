@@ -5,7 +5,9 @@ The broker names the file and does not start, unless an operator has allowed it 
 
 from __future__ import annotations
 
+import math
 import os
+import shutil
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +15,18 @@ from pathlib import Path
 import pytest
 
 from routekeeper.broker.errors import StoreDamaged
+from routekeeper.broker.server.loading import run_here
 from routekeeper.remoting.message import decode_messages
 from tests.broker.conftest import StartBroker
-from tests.broker.store.test_store import OpenStore, bodies, log_files, numbers, open_store, put
+from tests.broker.store.test_store import (
+    OpenStore,
+    bodies,
+    checkpoint,
+    log_files,
+    numbers,
+    open_store,
+    put,
+)
 
 __all__ = ["open_store"]  # a fixture, which pytest finds by its name in this module
 
@@ -101,6 +112,50 @@ def test_no_hole_is_found_where_there_is_none(
     change(filled(open_store, tmp_path))
     open_store(queue_file=LARGE_QUEUE, skip_damage=True)
     assert "given up" not in caplog.text
+
+
+def hide_log(tmp_path: Path) -> Callable[[], object]:
+    """Make the log's folder empty, as if its disk were not mounted. Return a function that ends this."""
+    folder = tmp_path / "commitlog"
+    aside = folder.rename(tmp_path / "aside")
+
+    def put_back() -> None:
+        shutil.rmtree(folder)
+        aside.rename(folder)
+
+    return put_back
+
+
+def hide_last_file(tmp_path: Path) -> Callable[[], object]:
+    last = log_files(tmp_path)[-1]
+    aside = last.rename(tmp_path / "aside")
+    return lambda: aside.rename(last)
+
+
+@pytest.mark.parametrize("hide", [hide_log, hide_last_file], ids=["all", "last"])
+def test_store_without_the_end_of_its_log_refuses_to_start_and_deletes_nothing(
+    open_store: OpenStore, tmp_path: Path, hide: Callable[[Path], Callable[[], object]]
+) -> None:
+    """Only the files of queue U know its end, because all messages of this queue have expired."""
+    store = open_store(queue_file=LARGE_QUEUE)
+    put(store, 50, topic="U")
+    put(store, 150)
+    checkpoint(store)
+    run_here(store.remove_old_files(before=math.inf))
+    assert store.bounds("U", 0) == (50, 50)
+    put(store, 50, first=150)
+    store.close()
+    put_back = hide(tmp_path)
+    before = contents(tmp_path)
+    for _ in range(2):
+        with pytest.raises(StoreDamaged, match=r"log ends at offset .* was synced: .*=skip"):
+            open_store(queue_file=LARGE_QUEUE)
+        assert contents(tmp_path) == before
+    put_back()
+    again = open_store(queue_file=LARGE_QUEUE)
+    low = again.bounds("T", 0)[0]
+    assert bodies(again, low) == numbers(200 - low, low)
+    assert again.bounds("U", 0) == (50, 50)
 
 
 @pytest.mark.faults
