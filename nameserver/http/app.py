@@ -32,12 +32,13 @@ from routekeeper.remoting.addresses import host_port, is_loopback
 from routekeeper.remoting.http.gate import Gate
 from routekeeper.remoting.http.hosts import AllowedHosts
 from routekeeper.remoting.http.listener import RESERVE, HttpConnection, HttpConnections, protocol_log
+from routekeeper.remoting.steps import finish
 from routekeeper.remoting.transport.descriptors import http_connections
 from routekeeper.remoting.transport.port_context import watched_http
 
 from . import answers
 from .admin import RaftAdmin
-from .coding import GZIP_MIN, accepts_gzip, compressing
+from .coding import GZIP_STEP, compressing_answer, is_to_compress
 from .console.resources import Console
 from .kv import KvChanges
 from .lane import Lane
@@ -85,19 +86,19 @@ class HttpServer:
 
     def __post_init__(self) -> None:
         self.consistency.changes.begin(self.consistency.view(Freshness.STALE))
-        self._lane = Lane()
+        self.lane = Lane()
         # Health checks have their own queue, so that load balancers need not wait behind other clients.
-        self._gate, self._health_gate = Gate(), Gate()
+        self._gate, self._health_gate, self._short_gate = Gate(), Gate(), Gate()
         self._metrics = Metrics(self.consistency, self.server, version=self.version)
         # The loop time at which the server began to make the last text of /metrics, and this text.
         self._exposition = 0.0, b""
-        self.reads = Reads(self.consistency, self.settings, self._lane, answered=self._metrics.answered)
+        self.reads = Reads(self.consistency, self.settings, self.lane, answered=self._metrics.answered)
         token = Token(self.token)
         self._admin = RaftAdmin(self.consistency, token=token)
         self._kv = KvChanges(self.consistency, self.settings, self.reads, token=token)
-        self.console = Console(self.consistency, self.server, self.settings, self._lane, version=self.version)
+        self.console = Console(self.consistency, self.server, self.settings, self.lane, version=self.version)
         self._watchers = Watchers(
-            self.consistency, self.reads, self._lane, self.console, went_on=self._went_on
+            self.consistency, self.reads, self.lane, self.console, went_on=self._went_on
         )
         self._page = page_files()
         self._runner = web.AppRunner(self.application())
@@ -211,22 +212,21 @@ class HttpServer:
         self._connections.went_on(request.protocol)
 
     async def _coded(self, request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
-        """Compress an answer above the size limit if the client accepts gzip."""
-        body = answer.body if isinstance(answer, web.Response) else None
-        # Leave answers with a strong entity tag unchanged: the tag identifies exactly these bytes.
-        if (
-            not isinstance(body, bytes)
-            or len(body) < GZIP_MIN
-            or answer.headers.get("ETag", "").startswith('"')
-        ):
+        """Compress an answer above the size limit if the client accepts gzip.
+
+        A short answer does not wait for the lane, where many lists may wait. Many blocking queries may end
+        together, so their short answers pass a gate.
+        """
+        if not isinstance(answer, web.Response) or not is_to_compress(request, answer):
             return answer
-        answer.headers["Vary"] = "Accept-Encoding"
-        if accepts_gzip(request.headers.get("Accept-Encoding")):
-            assert isinstance(answer, web.Response)
-            is_wanted = lambda: request.transport is not None  # noqa: E731
-            answer.body = await self._lane.run(compressing(body), is_wanted=is_wanted)
-            answer.headers["Content-Encoding"] = "gzip"
-        return answer
+        if isinstance(answer.body, bytes) and len(answer.body) <= GZIP_STEP:
+            if request.path not in ALWAYS:
+                await self._connections.begin(request.protocol, self._short_gate)
+            return finish(compressing_answer(answer))
+        try:
+            return await self.lane.serve(compressing_answer(answer), request)
+        except Problem:  # The lane is full, so send the answer without compression.
+            return answer
 
     # -- about this process --------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from aiohttp import web
 
 from routekeeper.remoting.steps import STEP, Steps, in_chunks
 
@@ -21,7 +22,8 @@ GZIP_MIN: Final = 1_024
 _GZIP_LEVEL: Final = 1
 _GZIP: Final = 31
 """Value of zlib's ``wbits`` that makes zlib write the gzip format with the largest window."""
-_GZIP_STEP: Final = 64 * 1024
+GZIP_STEP: Final = 64 * 1024
+"""Number of bytes that :func:`compressing` compresses in one step."""
 _ENTITY_TAG: Final = re.compile(r'(W/)?"([^"]*)"')
 _CODING: Final = re.compile(r"\s*([^\s;]+)\s*(?:;\s*q\s*=\s*([0-9.]+)\s*)?")
 
@@ -75,11 +77,36 @@ def compressing(body: bytes) -> Steps[bytes]:
     """Compress an answer in steps."""
     compressor = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP)
     parts = []
-    for start in range(0, len(body), _GZIP_STEP):
-        parts.append(compressor.compress(body[start : start + _GZIP_STEP]))
+    for start in range(0, len(body), GZIP_STEP):
+        parts.append(compressor.compress(body[start : start + GZIP_STEP]))
         yield
     parts.append(compressor.flush())
     return b"".join(parts)
+
+
+def is_to_compress(request: web.Request, answer: web.Response) -> bool:
+    """Return True if an answer is long enough, is not compressed yet, and its client accepts gzip.
+
+    Set the header ``Vary`` of each answer that would be compressed for another client.
+    """
+    if (
+        not isinstance(answer.body, bytes)
+        or len(answer.body) < GZIP_MIN
+        or "Content-Encoding" in answer.headers
+        # Leave answers with a strong entity tag unchanged: the tag identifies exactly these bytes.
+        or answer.headers.get("ETag", "").startswith('"')
+    ):
+        return False
+    answer.headers["Vary"] = "Accept-Encoding"
+    return accepts_gzip(request.headers.get("Accept-Encoding"))
+
+
+def compressing_answer(answer: web.Response) -> Steps[web.Response]:
+    """Compress the body of an answer in steps; return the answer."""
+    assert isinstance(answer.body, bytes), "other bodies are not compressed"
+    answer.body = yield from compressing(answer.body)
+    answer.headers["Content-Encoding"] = "gzip"
+    return answer
 
 
 def accepts_gzip(header: str | None) -> bool:

@@ -13,8 +13,8 @@ from routekeeper.nameserver.modes.interface import Consistency, Freshness, NoQuo
 from routekeeper.nameserver.routes.kv import KV_ENTRY_BYTES_MAX
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.nameserver.settings.changes import LiveSettings
-from routekeeper.nameserver.types import Request
-from routekeeper.nameserver.verdicts import Moved, Rejected, Verdict
+from routekeeper.nameserver.types import KvEntry, Request
+from routekeeper.nameserver.verdicts import Applied, NoChange, Rejected, Verdict
 from routekeeper.remoting.codes import RequestCode
 
 from . import answers
@@ -62,8 +62,8 @@ class KvChanges:
             value = msgspec.json.decode(raw, type=answers.NewValue).value
         except (ValueError, RecursionError) as error:  # ValueError includes msgspec's DecodeError.
             raise Problem(400, f'the body must be {{"value": "TEXT"}}: {error}'[:300]) from None
-        view = await self._change(request, RequestCode.PUT_KV_CONFIG, deadline=deadline, value=value)
-        return self._reads.kv_value(request, view)
+        entry, epoch = await self._change(request, RequestCode.PUT_KV_CONFIG, deadline=deadline, value=value)
+        return self._reads.kv_value(request, entry, epoch)
 
     @change_kv(
         "DELETE",
@@ -79,52 +79,58 @@ class KvChanges:
 
     async def _change(
         self, request: web.Request, code: RequestCode, *, deadline: float, **value: str
-    ) -> RouteView:
-        """Apply a change if its conditions hold; return the table that contains the change."""
+    ) -> tuple[KvEntry, int]:
+        """Apply a change if its conditions hold. Return the changed entry, and the epoch of its table.
+
+        The result comes from the verdict, because later changes may be in the table already.
+        """
         namespace, key = request.match_info["namespace"], request.match_info["key"]
         fields = {"namespace": namespace, "key": key, **value}
         while True:
             view = await self._view(request, deadline=deadline)
-            self._check(request, view, namespace, key, deletes=code == RequestCode.DELETE_KV_CONFIG)
+            before, epoch = view.kv_value(namespace, key), view.epoch
+            self._check(request, before, epoch)
             command = decide(view, Request.request(code, fields), self._settings.current, uptime_s=0.0)
             if not isinstance(command, PutKv | DeleteKv):
                 raise Problem(400, getattr(command, "remark", None) or "this cannot be changed")
             verdict = await self._proposed(command, deadline=deadline)
             match verdict:
-                case Moved():  # Another client has changed the value: check the conditions again.
-                    continue
+                case Applied():
+                    return KvEntry(value.get("value"), verdict.revision), epoch
+                case NoChange() if before is not None and before.value == value.get("value"):
+                    return before, epoch
                 case Rejected():
                     entry = view.kv_value(namespace, key)
                     if (None if entry is None else entry.value) == value.get("value"):
                         raise Problem(_NOT_KEPT, verdict.remark)
                     raise Problem(409, verdict.remark)
-            return view
+            # Another client has changed the value, or another table has replaced the table. Check the
+            # conditions again.
 
     async def _view(self, request: web.Request, *, deadline: float) -> RouteView:
-        """Return the table; for a conditional change, the newest table.
+        """Return the table; for a deletion or a conditional change, the newest table.
 
-        Otherwise the conditions would be checked against an old value.
+        Otherwise :meth:`_check` would refuse the change because of an old value.
         """
-        conditional = "If-Match" in request.headers or "If-None-Match" in request.headers
+        checked = request.method == "DELETE" or any(name in request.headers for name in CONDITIONS)
         grouped = self._consistency.operations is not None
-        freshness = Freshness.LINEARIZABLE if conditional and grouped else Freshness.DEFAULT
+        freshness = Freshness.LINEARIZABLE if checked and grouped else Freshness.DEFAULT
         try:
             return await self._consistency.await_view(freshness, deadline=deadline)
         except NoQuorum as error:
             raise Problem(503, f"nothing was changed: {error}", headers=ASK_AGAIN) from None
 
-    def _check(
-        self, request: web.Request, view: RouteView, namespace: str, key: str, *, deletes: bool
-    ) -> None:
-        entry = view.kv_value(namespace, key)
-        tag = None if entry is None else self._reads.kv_tag(entry)
+    def _check(self, request: web.Request, entry: KvEntry | None, epoch: int) -> None:
+        """Refuse a change whose conditions do not hold for the entry, and a deletion without an entry."""
+        tag = None if entry is None else self._reads.kv_tag(entry, epoch)
         for_match, unless_match = (request.headers.get(name) for name in ("If-Match", "If-None-Match"))
         if for_match is not None and (tag is None or not has_tag(for_match, tag, strong=True)):
             raise Problem(412, "there is no such key" if tag is None else f"the value has the ETag {tag}")
         if unless_match is not None and tag is not None and has_tag(unless_match, tag):
             raise Problem(412, f"the key exists, with the ETag {tag}")
-        if deletes and entry is None:
-            raise Problem(404, f"no KV key {key} in namespace {namespace}")
+        if request.method == "DELETE" and entry is None:
+            named = request.match_info
+            raise Problem(404, f"no KV key {named['key']} in namespace {named['namespace']}")
 
     async def _proposed(self, command: Command, *, deadline: float) -> Verdict:
         try:

@@ -1,18 +1,22 @@
 """The lane: a queue for long HTTP work on the table.
 
-The tasks run one after another, in short slices. Other work of the event loop runs between two slices.
+The tasks run one after another, in short slices. Other work of the event loop runs between two slices. Hosts
+take turns: a host with many requests delays another host's request by about one task.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from aiohttp import web
+
 from routekeeper.nameserver.modes.line import Line
 from routekeeper.nameserver.modes.waiters import resolve
+from routekeeper.remoting.addresses import network_of
 from routekeeper.remoting.steps import Steps
 
 from .problems import ASK_AGAIN, Problem
@@ -37,12 +41,30 @@ class Lane:
             call_soon=lambda call: asyncio.get_running_loop().call_soon(call),
         )
 
-    async def run(self, steps: Steps[_T], *, is_wanted: Callable[[], bool]) -> _T:
-        """Run a task after all earlier tasks; return its result.
+    async def serve(self, steps: Steps[_T], request: web.Request) -> _T:
+        """Run a task for a request, in the turn of the client's host; see :meth:`run`."""
+        return await self.run(
+            steps,
+            is_wanted=lambda: request.transport is not None,
+            sender=request.protocol,
+            host=network_of(request.remote or ""),
+        )
+
+    async def run(
+        self,
+        steps: Steps[_T],
+        *,
+        is_wanted: Callable[[], bool],
+        sender: Hashable = None,
+        host: Hashable = None,
+    ) -> _T:
+        """Run a task in its turn; return its result.
 
         Args:
             is_wanted: Function called before the task begins. It returns False if no client waits for the
                 result any more; the task then does not run.
+            sender: The connection that waits for the result; None for this process's own work.
+            host: Host of the sender. Hosts take turns, and in a host's turn its senders take turns.
 
         Raises:
             Problem: With status 503 if too many tasks wait already.
@@ -54,7 +76,7 @@ class Lane:
         ended: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
         done: Any = partial(self._settle, ended)
         self.waiting += 1
-        result = self._line.run(_guarded(steps, is_wanted), done)
+        result = self._line.run(_guarded(steps, is_wanted), done, sender=sender, host=host)
         if result is not None:
             done(result)
         return await ended

@@ -23,7 +23,15 @@ from routekeeper.remoting.route import RouteDialect, encode_route
 from routekeeper.remoting.steps import Steps
 
 from . import answers, lists
-from .coding import IN_PARTS, accepts_gzip, has_tag, place_of, put_in
+from .coding import (
+    IN_PARTS,
+    accepts_gzip,
+    compressing_answer,
+    has_tag,
+    is_to_compress,
+    place_of,
+    put_in,
+)
 from .lane import Lane
 from .lists import Page, Wanted
 from .openapi import Answer, listing, read
@@ -120,21 +128,19 @@ class Reads:
                 503, f"a read with consistency={word} cannot be answered now: {error}", headers=ASK_AGAIN
             ) from None
 
-    def answer(
-        self, kind: type[_Read], view: RouteView, *, index: int | None = None, **members: Any
-    ) -> _Read:
-        """Return an answer with the given values, and with the mode, index, epoch and contact of the table.
+    def answer(self, kind: type[_Read], *, index: int, epoch: int, **members: Any) -> _Read:
+        """Return an answer with the given values, and with the mode and contact of this nameserver.
 
         Args:
-            index: Index of the requested topic; None uses the table's index.
+            index: Index of the requested topic, list or value.
             members: Values of the other fields of ``kind``.
         """
         status = self._consistency.status()
         independent = status.role == "independent"
         return kind(
             mode=status.mode,
-            index=view.revision if index is None else index,
-            epoch=view.epoch,
+            index=index,
+            epoch=epoch,
             leader_known=independent or status.leader is not None,
             last_contact_ms=status.last_contact_ms,
             boot_id=status.boot_id if independent else msgspec.UNSET,
@@ -180,10 +186,14 @@ class Reads:
             if page is None:
                 raise Problem(404, f"no KV namespace {members['namespace']}")
             more = {member: IN_PARTS, "next_cursor": page.next_cursor}
-            body = self.answer(answer, view, index=index, **members, **more)
-            return _response(put_in(body, page.things), tag)
+            body = self.answer(answer, index=index, epoch=view.epoch, **members, **more)
+            response = _response(put_in(body, page.things), tag)
+            if is_to_compress(request, response):
+                # Compress the list in the same turn. Otherwise the request would wait for two turns.
+                yield from compressing_answer(response)
+            return response
 
-        return await self._lane.run(work(), is_wanted=lambda: request.transport is not None)
+        return await self._lane.serve(work(), request)
 
     def _tag(self, index: int, *more: object) -> str:
         """Return a weak entity tag.
@@ -262,8 +272,8 @@ class Reads:
         shown_as = int(current.support_acting_master), int(current.order_message_enable)
         body = self.answer(
             answers.Route,
-            view,
             index=view.topic_revision(topic),
+            epoch=view.epoch,
             topic=topic,
             route=msgspec.Raw(encode_route(route, RouteDialect.QUOTED)),
         )
@@ -293,8 +303,8 @@ class Reads:
         explanation = self._consistency.explain(topic)
         return self.answer(
             answers.Explanation,
-            view,
             index=view.topic_revision(topic),
+            epoch=view.epoch,
             topic=topic,
             listed=explanation.listed,
             summary=explanation.summary,
@@ -358,25 +368,34 @@ class Reads:
     async def get_kv_value(self, request: web.Request) -> Answer:
         """Return one value of the KV configuration. A later change can send the ETag in If-Match."""
         view = await self.view(request)
-        return self.kv_value(request, view)
-
-    def kv_value(self, request: web.Request, view: RouteView) -> web.Response:
-        """Return the answer with the KV value that the request's path names."""
         namespace, key = request.match_info["namespace"], request.match_info["key"]
         entry = view.kv_value(namespace, key)
         if entry is None:
             raise Problem(404, f"no KV key {key} in namespace {namespace}")
-        tag = self.kv_tag(entry)
-        if request.method in ("GET", "HEAD") and (unchanged := self._unchanged(request, tag)) is not None:
+        if (unchanged := self._unchanged(request, self.kv_tag(entry, view.epoch))) is not None:
             return unchanged
-        body = self.answer(
-            answers.KvValue, view, index=entry.revision, namespace=namespace, key=key, value=entry.value
-        )
-        return _response(msgspec.json.encode(body), tag)
+        return self.kv_value(request, entry, view.epoch)
 
-    def kv_tag(self, entry: KvEntry) -> str:
+    def kv_value(self, request: web.Request, entry: KvEntry, epoch: int) -> web.Response:
+        """Return the answer with a value of the KV configuration.
+
+        Args:
+            request: The request whose path names the value's namespace and key.
+            epoch: Epoch of the table from which the value comes.
+        """
+        body = self.answer(
+            answers.KvValue,
+            index=entry.revision,
+            epoch=epoch,
+            namespace=request.match_info["namespace"],
+            key=request.match_info["key"],
+            value=entry.value,
+        )
+        return _response(msgspec.json.encode(body), self.kv_tag(entry, epoch))
+
+    def kv_tag(self, entry: KvEntry, epoch: int) -> str:
         """Return the entity tag of a value. It must be strong, because conditional changes compare it."""
-        return f'"{self.life}-{self._consistency.changes.epoch}-{entry.revision}"'
+        return f'"{self.life}-{epoch}-{entry.revision}"'
 
 
 def _response(body: bytes, tag: str) -> web.Response:

@@ -30,6 +30,7 @@ from aiohttp import web
 from routekeeper.nameserver.modes.interface import Consistency, Freshness, NoQuorum
 from routekeeper.nameserver.routes.view import RouteView
 from routekeeper.remoting.http.listener import HttpConnection
+from routekeeper.remoting.steps import finish
 
 from .coding import GZIP_MIN, compressing
 
@@ -253,18 +254,7 @@ class Waiting:
             response.headers["Vary"] = "Accept-Encoding"
             if asked.accepts_gzip:
                 response.headers["Content-Encoding"] = "gzip"
-                body = _whole(body)
+                body = finish(compressing(body))
         head = "".join(f"{name}: {value}\r\n" for name, value in response.headers.items())
         date = formatdate(usegmt=True)
         return f"HTTP/1.1 200 OK\r\n{head}Content-Length: {len(body)}\r\nDate: {date}\r\n\r\n".encode() + body
-
-
-def _whole(body: bytes) -> bytes:
-    """Compress a small body in one step."""
-    steps = compressing(body)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            compressed: bytes = end.value
-            return compressed

@@ -113,10 +113,8 @@ class Watchers:
         said_at = loop.time()
         while not reads.ended and request.transport is not None and not request.transport.is_closing():
             view = consistency.view(Freshness.STALE)
-            events = await self._lane.run(
-                watch.look(view, self._present_members(), self._present_console()),
-                is_wanted=lambda: request.transport is not None,
-            )
+            looking = watch.look(view, self._present_members(), self._present_console())
+            events = await self._lane.serve(looking, request)
             if not events and loop.time() - said_at >= COMMENT_S:
                 events = COMMENT
             if events:

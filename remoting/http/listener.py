@@ -2,7 +2,8 @@
 
 A connection is in one of three states:
 
-- *Begun*: no byte of a request has arrived, or only a part of its header.
+- *Begun*: no byte of a request has arrived, or only a part of its header. A connection that this module
+  closes is in this state, too, until its peer has read all bytes.
 - *Served*: a handler works on a request. A blocking query takes up to a minute.
 - *Kept*: the last request is answered, and no byte of the next request has arrived.
 
@@ -59,7 +60,7 @@ CONNECTIONS_MAX: Final = 2_048
 #: Maximum number of further connections that are accepted while all connections are being served.
 RESERVE: Final = 64
 #: Longest time in seconds from the first byte of a request, or from the start of the connection, to the end
-#: of the request's header.
+#: of the request's header. A client whose header is refused has as long to read the answers.
 HEADER_S: Final = 5.0
 #: Largest header of a request in bytes, with the request line. A longer header is answered with status 431.
 #: Node.js has the same limit. Browsers and proxies mostly send less than 2 KiB.
@@ -386,6 +387,9 @@ class HttpConnection(web.RequestHandler):
         self._held: Held | None = None
         self.place: asyncio.Future[None] | None = None
         self._header = 0  # bytes of an incomplete header that aiohttp has
+        # The transport until the connection is lost. aiohttp sets its own reference to None when it closes
+        # the transport. But the socket stays open until the peer has read all bytes, so limits still apply.
+        self._wire: asyncio.Transport | None = None
         self._answered = 0  # answered requests; aiohttp's ``_request_count`` counts parsed requests
         self._body: StreamReader | None = None  # body of the last parsed request
         # Bytes that must not be passed to aiohttp yet: further requests, or a body that its handler reads
@@ -394,8 +398,7 @@ class HttpConnection(web.RequestHandler):
 
     def unread_bytes(self) -> int:
         """Return the number of written bytes that the peer has not read yet."""
-        transport = self.transport
-        return 0 if transport is None else transport.get_write_buffer_size()
+        return 0 if self._wire is None else self._wire.get_write_buffer_size()
 
     def enter(self, others: dict[HttpConnection, None] | None) -> None:
         """Move the connection to another state.
@@ -412,12 +415,12 @@ class HttpConnection(web.RequestHandler):
     def end(self) -> None:
         """Close the connection at once; bytes that are not sent yet are lost."""
         self._forget()
-        if self.transport is not None:
-            self.transport.abort()
+        if self._wire is not None:
+            self._wire.abort()
 
     def leave(self) -> None:
-        """Close the connection after its peer has read all written bytes; stop applying limits to it now."""
-        self._forget()
+        """Close the connection after its peer has read all written bytes; until then it counts as *begun*."""
+        self.enter(self._connections.begun)
         self.force_close()
 
     def answer(self, answer: bytes) -> None:
@@ -512,6 +515,7 @@ class HttpConnection(web.RequestHandler):
         self.host = str(name[0]) if name else ""
         if (opened := transport.get_extra_info("socket")) is not None:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BUFFER)
+        self._wire = cast(asyncio.Transport, transport)  # uvloop's class does not inherit from asyncio's
         self._connections.open.add(self)
         self.enter(self._connections.begun)
         super().connection_made(transport)
@@ -544,7 +548,13 @@ class HttpConnection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Send an answer, then free its body; aiohttp would hold the body until the next request."""
+        """Send an answer, then free its body; aiohttp would hold the body until the next request.
+
+        Close the connection instead if the client has the beginning of another answer, for example the first
+        events of a watch. The client would take a second answer for a part of the first answer.
+        """
+        if request.writer.output_size and not resp.prepared:
+            self.end()
         sent, reset = await super().finish_response(request, resp, start_time)
         if isinstance(sent, web.Response):
             sent.body = None
@@ -567,6 +577,7 @@ class HttpConnection(web.RequestHandler):
         super().resume_writing()
 
     def connection_lost(self, error: BaseException | None) -> None:
+        self._wire = None
         self._forget()
         if self._held is not None:
             self._held.release()

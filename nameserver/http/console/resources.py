@@ -82,7 +82,7 @@ class Console:
         """Return the console's data about this nameserver. Nameservers ask each other for this data."""
         check_query(request, {"after"})
         after = whole_number(request, "after") or 0
-        return await self._lane.run(self._own_part(after), is_wanted=lambda: request.transport is not None)
+        return await self._lane.serve(self._own_part(after), request)
 
     @Serves("GET", "/v1/console/own/topics/{topic}", "The data.")
     async def get_own_topic(self, request: web.Request) -> OwnTopic:
@@ -156,7 +156,7 @@ class Console:
         return own_part(self._consistency, version=self._version, wire_port=port, after=after)
 
     async def _picture(self, request: web.Request) -> tuple[Picture, list[Told]]:
-        return await self._lane.run(self._making(), is_wanted=lambda: request.transport is not None)
+        return await self._lane.serve(self._making(), request)
 
     def _making(self) -> Steps[tuple[Picture, list[Told]]]:
         own = yield from self._own_part(self._consistency.timeline.number)

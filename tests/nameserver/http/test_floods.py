@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import socket
 import zlib
 from collections import Counter
 from typing import Any
@@ -278,3 +279,44 @@ async def test_one_packet_that_ends_a_body_cannot_add_many_parsed_requests(
         writer.write(b"hello" + get("/healthz") * 30)
         assert await ended(reader) == b""
     assert f"requests without answers, allowed are {PARSED_MAX}" in caplog.text
+
+
+@pytest.mark.parametrize("need", ["time", "place"])
+async def test_refused_header_frees_its_descriptor_although_the_client_reads_nothing(
+    need: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client asks for answers, reads none of them, and then sends a header that is too long.
+
+    The server closes its socket when its time is over, or earlier if a new client needs the place.
+    """
+    # A short ``stalled_s`` only makes the checks of all limits more frequent.
+    limits = {"stalled_s": 0.4} if need == "time" else {"connections_max": 1}
+    async with limited(tmp_path, monkeypatch, header_s=600.0, **limits) as web_:
+        host, _, port = web_.ns.http.rpartition(":")
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(client, (host, int(port)))
+            await until(lambda: len(web_.connections.open) == 1)
+            (connection,) = web_.connections.open
+            assert connection.transport is not None
+            opened = connection.transport.get_extra_info("socket")
+            # Ask again and again until the client's buffer and the kernel's are full.
+            while not connection.unread_bytes():
+                before = connection.since
+                await loop.sock_sendall(client, get("/metrics"))
+                await until(lambda before=before: connection.since > before)  # type: ignore[misc]
+                await until(lambda: connection in web_.connections.kept)
+            assert connection.unread_bytes() <= 64 * 1024, "the limit of stalled answers does not apply"
+            line = b"X-More: %s\r\n" % (b"x" * 6000)
+            await loop.sock_sendall(client, get("/healthz", more=line * 3))
+            await until(lambda: connection.transport is None, "the header is refused")
+            assert opened.fileno() >= 0
+            if need == "time":
+                web_.connections.header_s = 0.05
+            else:
+                reader, _ = await web_.open(HEALTH)
+                assert b" 200 " in await answer(reader)
+            await until(lambda: opened.fileno() < 0, "the socket is closed", within_s=5.0)
+            await until(lambda: connection not in web_.connections.open)

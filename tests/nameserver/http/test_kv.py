@@ -9,18 +9,25 @@ import asyncio
 import contextlib
 import io
 import json
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from routekeeper.nameserver.commands import Command
 from routekeeper.nameserver.http import kv
-from routekeeper.nameserver.modes import kept_file
-from routekeeper.nameserver.modes.interface import NoQuorum, OutcomeUnknown
+from routekeeper.nameserver.modes import independent, kept_file
+from routekeeper.nameserver.modes.interface import Freshness, NoQuorum, OutcomeUnknown
+from routekeeper.nameserver.replicated import Replicated
 from routekeeper.nameserver.routes.kv import KV_BYTES_MAX, KV_ENTRY_BYTES_MAX
-from routekeeper.nameserver.settings.files import load_kv_file
-from tests.nameserver.http.test_admin import TOKEN, Node, node
+from routekeeper.nameserver.settings.files import load_kv_file, save_kv_file
+from routekeeper.nameserver.types import ConnectionId, Request
+from routekeeper.nameserver.verdicts import Verdict
+from routekeeper.remoting.codes import RequestCode
+from routekeeper.remoting.steps import Steps
+from tests.nameserver.http.test_admin import TOKEN, Node, group_of, leader, node
 from tests.ports import free_addresses
 from tests.waiting import until
 
@@ -107,6 +114,91 @@ async def test_of_changes_at_once_on_one_condition_one_is_applied(mode: str, tmp
             assert sorted(status for status, _, _ in answers) == [200] + [412] * 7
             (tag,) = [tag for status, tag, _ in answers if status == 200]
             assert (await ask(one, "GET"))[1] == tag
+
+
+async def test_answer_to_a_put_that_waits_for_the_file_names_its_own_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that sends a version of another client in If-Match would overwrite that client's value."""
+    disk_works, writes = threading.Event(), threading.Event()
+
+    def save(path: Path, table: Any) -> None:
+        writes.set()
+        assert disk_works.wait(30)
+        save_kv_file(path, table)
+
+    monkeypatch.setattr(independent, "save_kv_file", save)
+    async with serving(tmp_path, "independent") as one:
+        put = asyncio.create_task(ask(one, "PUT", value="A", If_None_Match="*"))
+        await until(writes.is_set)
+        _, tag, body = await ask(one, "GET")
+        other = asyncio.create_task(ask(one, "PUT", value="B", If_Match=tag))
+        await until(lambda: (entry := value_at(one)) is not None and entry != "A")
+        disk_works.set()
+        status, own, answered = await put
+        assert (status, answered["value"], answered["index"], own) == (200, "A", body["index"], tag)
+        assert (await other)[0] == 200
+        assert (await ask(one, "PUT", value="lost", If_Match=own))[0] == 412
+        assert (await ask(one, "GET"))[2]["value"] == "B"
+
+
+def value_at(one: Node) -> str | None:
+    entry = one.mode.view(Freshness.STALE).kv_value("n", "k")
+    return None if entry is None else entry.value
+
+
+@BOTH
+@pytest.mark.parametrize("first", ["new value", "same value"])
+@pytest.mark.parametrize("then", ["PUT", "DELETE"])
+async def test_put_is_answered_as_it_was_applied_although_another_change_follows_at_once(
+    mode: str, first: str, then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member may apply several changes of the log before the task of the first change goes on."""
+    async with serving(tmp_path, mode) as one:
+        tag = (await ask(one, "PUT", value="A"))[1] if first == "same value" else ""
+        propose = one.mode.propose
+
+        async def followed(command: Command, *, deadline: float) -> Verdict:
+            verdict = await propose(command, deadline=deadline)
+            monkeypatch.setattr(one.mode, "propose", propose)
+            code = RequestCode.PUT_KV_CONFIG if then == "PUT" else RequestCode.DELETE_KV_CONFIG
+            request = Request(code=code, ext_fields={"namespace": "n", "key": "k", "value": "B"})
+            assert (await one.mode.execute(request, ConnectionId(1), deadline=deadline)).code == 0
+            return verdict
+
+        monkeypatch.setattr(one.mode, "propose", followed)
+        status, own, body = await ask(one, "PUT", value="A")
+        assert (status, body["value"]) == (200, "A")
+        assert own.endswith(f'-{body["index"]}"')
+        assert not tag or own == tag
+        assert value_at(one) == ("B" if then == "PUT" else None)
+        assert (await ask(one, "PUT", value="lost", If_Match=own))[0] == 412
+
+
+@pytest.mark.slow
+async def test_delete_at_a_member_that_lags_removes_a_key_that_another_member_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with group_of(tmp_path, 3) as nodes:
+        first = leader(nodes)
+        lagging = next(one for one in nodes if one is not first)
+        assert isinstance(lagging.mode, Replicated)
+        apply, lags = lagging.mode.apply, True
+
+        def apply_later(payload: bytes, *, index: int, term: int, live: bool) -> Steps[None]:
+            while lags:
+                yield
+            yield from apply(payload, index=index, term=term, live=live)
+
+        monkeypatch.setattr(lagging.mode, "apply", apply_later)
+        assert (await ask(first, "PUT", value="v"))[0] == 200
+        assert value_at(lagging) is None
+        deleted = asyncio.create_task(ask(lagging, "DELETE"))
+        await asyncio.wait({deleted}, timeout=0.1)
+        lags = False
+        assert (await deleted)[0] == 200
+        assert (await ask(first, "GET", f"{PATH}?consistency=linearizable"))[0] == 404
+        assert (await ask(lagging, "DELETE"))[0] == 404
 
 
 async def test_change_needs_the_token(tmp_path: Path) -> None:

@@ -304,7 +304,7 @@ async def test_loop_goes_round_while_a_list_of_a_large_table_is_made(
         page = lists.topics_page(
             ns.mode.view(Freshness.STALE), ns.web_server.reads.order, Wanted(limit=50, cluster="D")
         )
-        made = await ns.web_server._lane.run(page, is_wanted=lambda: True)
+        made = await ns.web_server.lane.run(page, is_wanted=lambda: True)
         assert made.things.inner == []
         counting.cancel()
     assert rounds > 8
