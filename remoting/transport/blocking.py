@@ -43,6 +43,8 @@ class BlockingClient:
 
     Args:
         connect_timeout_s: Longest time for opening a connection; the request's own timeout applies as well.
+        idle_s: Seconds without traffic after which a connection counts as unused. The client closes unused
+            connections, and those that the peer has closed, when it opens a connection.
         tls: Selects the connections that use TLS, and their contexts; None if no connection uses TLS.
     """
 
@@ -50,11 +52,13 @@ class BlockingClient:
         self,
         *,
         connect_timeout_s: float = 3.0,
+        idle_s: float = 120.0,
         hooks: tuple[RPCHook, ...] = (),
         tls: Tls | None = None,
     ) -> None:
         self._tls = tls
         self._connect_timeout_s = connect_timeout_s
+        self._idle_s = idle_s
         self._hooks = Hooks(hooks, time.monotonic)
         self._lock = threading.Lock()
         self._connections: dict[str, _Connection] = {}
@@ -88,7 +92,8 @@ class BlockingClient:
 
         Raises:
             Withdrawn: If ``unless`` returned True.
-            ConnectionLost: If no connection could be opened (``sent`` is False), or if it was lost.
+            ConnectionLost: If no connection could be opened, or if other requests were being sent until the
+                deadline (``sent`` is False in both cases), or if the connection was lost.
             RequestTimeout: If no answer came in time.
             TooManyRequests: If too many requests already wait on the connection.
             LocalProtocolError: If the request cannot be encoded.
@@ -125,7 +130,7 @@ class BlockingClient:
 
         Raises:
             Withdrawn: If ``unless`` returned True.
-            ConnectionLost: If no connection could be opened, or if it was lost.
+            ConnectionLost: As in :meth:`invoke`.
             LocalProtocolError: If the request is not marked oneway or cannot be encoded.
         """
         deadline = time.monotonic() + timeout_s
@@ -174,9 +179,11 @@ class BlockingClient:
             if connection.usable():
                 return connection
             self._drop(connection, "the peer closed it")
-        if not dialing.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise ConnectionLost(f"no connection to {addr} within the deadline", sent=False)
+        self._close_unused()
+        held: list[bool] = []
         try:
+            if not _acquired(dialing, deadline, held):
+                raise ConnectionLost(f"no connection to {addr} within the deadline", sent=False)
             with self._lock:
                 connection = self._connections.get(addr)  # another thread may have opened one
                 if self._closed:
@@ -186,33 +193,55 @@ class BlockingClient:
             connection = self._dial(addr, deadline)
             with self._lock:
                 if not self._closed:
-                    self._connections[addr] = connection
+                    # Store no lost connection, because its reader thread may already have called _drop.
+                    if not connection.lost:
+                        self._connections[addr] = connection
                     return connection
             connection.shut("the client was closed")
             raise ConnectionLost("the client is closed", sent=False)
         finally:
-            dialing.release()
+            if any(held):
+                dialing.release()
+
+    def _close_unused(self) -> None:
+        """Close the connections that are unused, and those that the peer has closed."""
+        with self._lock:
+            connections = list(self._connections.values())
+        for connection in connections:
+            if connection.end_if_unused(self._idle_s):
+                self._drop(connection, "it was unused")
 
     def _dial(self, addr: str, deadline: float) -> _Connection:
         timeout_s = min(self._connect_timeout_s, deadline - time.monotonic())
         if timeout_s <= 0:
             raise ConnectionLost(f"no connection to {addr} within the deadline", sent=False)
         (host, port), until = split_address(addr), time.monotonic() + timeout_s
+        sock = None
         try:
             sock = _reach(host, port, until)
-        except (OSError, ValueError) as error:  # ValueError: host is no valid name
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            pipe = None
+            if self._tls is not None and self._tls.covers(addr):
+                pipe = _secured(sock, self._tls, host, until)
+            return _Connection(addr, sock, ClientSession(), self._handlers, pipe, self._drop)
+        # ValueError: host is no valid name. RuntimeError: the system cannot start another thread.
+        except (OSError, ValueError, RuntimeError, RemotingError) as error:
+            if sock is not None:
+                sock.close()
             message = f"no connection to {shortened(addr)}: {shortened(str(error))}"
             raise ConnectionLost(message, sent=False) from None
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        pipe = None
-        if self._tls is not None and self._tls.covers(addr):
-            try:
-                pipe = _secured(sock, self._tls, host, until)
-            except (OSError, ValueError, RemotingError) as error:  # ValueError: host is no valid name
-                sock.close()
-                message = f"no connection to {shortened(addr)}: {shortened(str(error))}"
-                raise ConnectionLost(message, sent=False) from None
-        return _Connection(addr, sock, ClientSession(), self._handlers, pipe)
+
+
+def _acquired(lock: threading.Lock, deadline: float, held: list[bool]) -> bool:
+    """Wait for a lock until a deadline; return True if this thread now holds it.
+
+    The result is also appended to ``held``, which the caller must use to decide whether to release the lock.
+    An exception such as KeyboardInterrupt could otherwise leave the lock locked for ever.
+    """
+    # Acquire and append in one call. Python raises KeyboardInterrupt right after a call in C has returned. So
+    # the result could be lost before it is assigned to a variable.
+    held.extend(map(lock.acquire, (True,), (max(0.0, deadline - time.monotonic()),)))
+    return held[0]
 
 
 def _reach(host: str, port: int, deadline: float) -> socket.socket:
@@ -277,6 +306,7 @@ class _Connection:
         session: ClientSession,
         handlers: dict[int, PeerHandler],
         pipe: Pipe | None,
+        drop: Callable[[_Connection, str], None],
     ) -> None:
         self.addr = addr
         self._pipe = pipe
@@ -290,15 +320,18 @@ class _Connection:
         self._answers: dict[int, RemotingCommand] = {}
         self._reading = False
         self._lost: str | None = None
+        self._moved_at = time.monotonic()  # time of the last traffic
         self._thread: threading.Thread | None = None
         if handlers:
-            self._thread = threading.Thread(target=self._read_always, name=f"remoting {addr}", daemon=True)
+            self._thread = threading.Thread(
+                target=self._read_always, args=(drop,), name=f"remoting {addr}", daemon=True
+            )
             try:
                 self._thread.start()
             except RuntimeError as error:  # the system cannot start another thread
                 self._thread = None
                 self.shut(str(error))
-                raise ConnectionLost(f"no connection to {addr}: {error}", sent=False) from None
+                raise
 
     @property
     def lost(self) -> bool:
@@ -307,20 +340,39 @@ class _Connection:
     def usable(self) -> bool:
         """Return True if the connection is open; detect that the peer has closed an unused connection."""
         with self._changed:
-            if self._lost is not None or self._reading or self._thread is not None:
-                return self._lost is None
-            try:
-                self._reader.settimeout(0)
-                if self._pipe is None:
-                    return bool(self._reader.recv(1, socket.MSG_PEEK))
-                # The received bytes may contain no data, but only a message of TLS itself or the end of TLS.
-                while self._lost is None:
-                    self._take([self._reader.recv(_CHUNK)])
-                return False
-            except BlockingIOError:
-                return True
-            except OSError:
-                return False
+            # The caller will send a request, so another thread must not close the connection as unused.
+            self._moved_at = time.monotonic()
+            return self._is_open()
+
+    def end_if_unused(self, idle_s: float) -> bool:
+        """End the connection if the peer has closed it, or if it was unused for ``idle_s`` seconds.
+
+        Return True if the connection has ended; the caller must then shut it.
+        """
+        with self._changed:
+            in_use = self._session.outstanding or self._writing.locked()
+            if not self._is_open():
+                self._lose("the peer closed it")
+            elif not in_use and time.monotonic() >= self._moved_at + idle_s:
+                self._lose("it was unused")
+            return self.lost
+
+    def _is_open(self) -> bool:
+        """Return False if the connection was lost or closed. The caller must hold the lock."""
+        if self._lost is not None or self._reading or self._thread is not None:
+            return self._lost is None
+        try:
+            self._reader.settimeout(0)
+            if self._pipe is None:
+                return bool(self._reader.recv(1, socket.MSG_PEEK))
+            # The received bytes may contain no data, but only a message of TLS itself or the end of TLS.
+            while self._lost is None:
+                self._take([self._reader.recv(_CHUNK)])
+            return False
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
 
     def invoke(
         self, request: RemotingCommand, deadline: float, unless: Callable[[], bool] | None
@@ -372,24 +424,35 @@ class _Connection:
             raise ConnectionLost(f"connection to {self.addr} was lost: {self._lost}", sent=sent)
 
     def _send(self, frame: bytes, deadline: float, unless: Callable[[], bool] | None = None) -> None:
-        with self._writing:
+        held: list[bool] = []
+        try:
+            # Another thread may be sending a large frame to a peer that reads slowly.
+            if not _acquired(self._writing, deadline, held) or time.monotonic() >= deadline:
+                raise ConnectionLost(f"nothing was sent to {self.addr} within the deadline", sent=False)
             self._check_open(sent=False)  # the previous writer may have sent only a part of its frame
             check_holds(self.addr, unless)
-            complete = False
-            try:
-                self._writer.settimeout(max(0.001, deadline - time.monotonic()))
-                self._writer.sendall(frame if self._pipe is None else self._pipe.seal(frame))
-                complete = True
-            except TimeoutError:
-                raise ConnectionLost(f"{self.addr} does not read, the frame is cut off", sent=True) from None
-            except OSError as error:
-                raise ConnectionLost(f"connection to {self.addr} was lost: {error}", sent=True) from None
-            finally:
-                # Close the connection after any exception, even KeyboardInterrupt or the timeout of a
-                # greenlet. If only a part of the frame was sent, the peer cannot read further frames.
-                if not complete:
-                    with self._changed:
-                        self._lose("a frame was cut off")
+            self._write(frame, deadline)
+        finally:
+            if any(held):
+                self._writing.release()
+
+    def _write(self, frame: bytes, deadline: float) -> None:
+        """Write a frame to the socket. The caller must hold the lock of the writers."""
+        complete = False
+        try:
+            self._writer.settimeout(max(0.001, deadline - time.monotonic()))
+            self._writer.sendall(frame if self._pipe is None else self._pipe.seal(frame))
+            complete = True
+        except TimeoutError:
+            raise ConnectionLost(f"{self.addr} does not read, the frame is cut off", sent=True) from None
+        except OSError as error:
+            raise ConnectionLost(f"connection to {self.addr} was lost: {error}", sent=True) from None
+        finally:
+            # Close the connection after any exception, even KeyboardInterrupt or the timeout of a greenlet.
+            # If only a part of the frame was sent, the peer cannot read further frames.
+            if not complete:
+                with self._changed:
+                    self._lose("a frame was cut off")
 
     def _wait(self, opaque: int, deadline: float) -> RemotingCommand:
         with self._changed:
@@ -441,26 +504,28 @@ class _Connection:
             try:
                 data = self._pipe.open(data)
             except RemotingError as failure:
-                self._lost, data = self._lost or str(failure), None
+                self._lose(str(failure))
+                data = None
         if data is None:
-            self._lost = self._lost or "the peer closed it"
-            self._session.lost()
-            self._reader.close()
+            self._lose("the peer closed it")
         else:
             for event in self._session.receive(data):
                 match event:
                     case Response(opaque, command):
+                        self._moved_at = time.monotonic()
                         self._answers[opaque] = command
                     case PeerRequest(command):
+                        self._moved_at = time.monotonic()
                         requests.append(command)
                     case Broken(error):
                         log.warning("bad frame peer=%s reason=%s", self.addr, error)
-                        self._lost = str(error)
-                        self._session.lost()
+                        self._lose(str(error))
+        if self._lost is not None:
+            self._reader.close()  # only after _lose, which interrupts a thread that writes
         self._changed.notify_all()
         return requests
 
-    def _read_always(self) -> None:
+    def _read_always(self, drop: Callable[[_Connection, str], None]) -> None:
         while True:
             # Always read with a timeout. The reader's and the writer's handle share one O_NONBLOCK flag, and
             # a writer's timeout sets it. A read without timeout could then fail with EAGAIN, which looks like
@@ -469,9 +534,9 @@ class _Connection:
             self._receive(_READ_TIMEOUT_S, received)
             with self._changed:
                 requests = self._take(received)
-                lost = self._lost is not None
-            if lost:
-                self._reader.close()
+                lost = self._lost
+            if lost is not None:
+                drop(self, lost)  # perhaps no request ever uses the connection again
                 return
             for request in requests:
                 self._serve(request)
@@ -496,4 +561,4 @@ class _Connection:
             try:
                 self._send(frame, time.monotonic() + TIMEOUT_S)
             except ConnectionLost:
-                pass  # the next read notices the failure
+                pass  # the peer gets no answer; if the connection was lost, the next read notices it

@@ -658,13 +658,14 @@ class Connection(Inner):
         """Handle bytes that waited for read barrier ``number`` or for an earlier barrier."""
         inbox = self._inbox
         while inbox.waits_for and (data := inbox.unpark(number)) is not None:
-            if self._transport is None or self._finishing:
+            transport = self._transport
+            if transport is None or transport.is_closing() or self._finishing:
                 continue
             # In the usual case, the fast path can answer all bytes that waited.
             if inbox.straight and not self._backed_up:
                 answers = self._whole(data)
                 if isinstance(answers, bytes):
-                    self._transport.write(answers)
+                    transport.write(answers)
                     self._straight = not self._backed_up and not self._crowded
                     continue
             if inbox.resume(data):

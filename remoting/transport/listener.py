@@ -256,13 +256,25 @@ class RemotingServer:
     def unpark(self, number: int) -> None:
         """Handle the bytes that waited for the read barrier ``number``, and write the answers.
 
-        The fast path or the handlers answer these bytes.
+        The fast path or the handlers answer these bytes. An error at one connection closes that connection;
+        the others still get their answers.
         """
         if number == self._parking:
             self._parking = 0
         self.turns.renew()
         for connection in self.parked.pop(number, ()):
-            connection.unpark(number)
+            try:
+                connection.unpark(number)
+            except Exception as error:  # no later event would answer the other connections of this barrier
+                self.say(
+                    connection,
+                    "parked requests were not answered connection=%s peer=%s",
+                    connection.id,
+                    connection.peer,
+                    level=logging.ERROR,
+                    error=error,
+                )
+                connection.abort()
         if self._unparked is not None and not self.parked:
             self._unparked.set()
 

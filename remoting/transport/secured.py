@@ -323,6 +323,12 @@ class Secured(asyncio.Transport, asyncio.BufferedProtocol):
     # Methods that the inner protocol calls --------------------------------------------------------
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Encrypt and send bytes; drop them if the connection is closing.
+
+        After a broken record, OpenSSL encrypts nothing more and raises an error.
+        """
+        if self._transport.is_closing():
+            return
         if not self._open:
             raise RuntimeError("nothing is written before the TLS handshake is over")
         assert self._pipe is not None
