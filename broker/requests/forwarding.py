@@ -85,8 +85,10 @@ def consume_directly(state: BrokerState, call: Call) -> Forward:
 
 def _forward(state: BrokerState, call: Call, group: str, client_id: str, body: bytes) -> Forward:
     found = state.clients.consumer_group(group)
-    members = () if found is None else found.members.values()
-    for client in members:
+    members = () if found is None else tuple(found.members.values())
+    # Begin with the newest member. If a client has lost its connection and connected again, the group may
+    # have its old connection for up to two minutes longer, and nobody would answer there.
+    for client in reversed(members):
         if client.client_id != client_id:
             continue
         if client.version < _VERSION_MIN:

@@ -21,6 +21,7 @@ from routekeeper.broker.requests.audited import NAMED_MAX, offsets_text
 from routekeeper.broker.requests.forwarding import AskAll
 from routekeeper.broker.store.mending import Mending
 from routekeeper.broker.store.steps import no_work
+from routekeeper.broker.tables.groups import Client
 from routekeeper.broker.tables.state import BrokerState, Call, Later, Stepwise, Work
 from routekeeper.broker.tables.topics import name_fault
 from routekeeper.remoting.admin_fields import (
@@ -42,6 +43,7 @@ from routekeeper.remoting.bodies import (
 )
 from routekeeper.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemoteProtocolError
 from routekeeper.remoting.fields import ResetOffsetFields
 from routekeeper.remoting.inspection import ConsumerStatus
 from routekeeper.remoting.names import GROUP_LENGTH_MAX
@@ -61,13 +63,19 @@ CLONED: Final = 2000
 #: Largest number of queues in one answer, over all groups. A larger answer would not fit in a frame.
 QUEUES_MAX: Final = 50_000
 _INT64_MAX: Final = 2**63 - 1
+#: Consume type of pull consumers. Source: ConsumeType.CONSUME_ACTIVELY.
+_ACTIVELY: Final = "CONSUME_ACTIVELY"
 
 
 def reset_offset(state: BrokerState, call: Call) -> Stepwise:
     """Serve request 222: reset a group's offsets.
 
-    Members set the new offsets when they receive request 220. For a group without members, the broker sets
-    the offsets.
+    Push consumers set the new offsets when they receive request 220. The broker sets the offsets in three
+    cases:
+
+    - The group has no members.
+    - No member subscribes to the topic. Request 220 then changes nothing at the members.
+    - The members are pull consumers. Those of Java ignore request 220.
 
     Raises:
         Refusal: If the topic or the group does not exist, or if a member is too old for request 220.
@@ -137,7 +145,11 @@ def _reset(
     about["members"] = str(0 if online is None else len(online.members))
     old = ((queue_id, before[queue_id]) for queue_id in by_queue if queue_id in before)
     _note_offsets(about, dict(islice(old, NAMED_MAX)), by_queue)
-    if online is None:
+    is_pulling = online is not None and online.consume_type == _ACTIVELY
+    clients: tuple[Client, ...] = ()
+    if online is not None and (is_pulling or fields.topic in online.subscriptions):
+        clients = tuple(online.members.values())
+    if is_stored := is_pulling or not clients:
         # Store all offsets in one step, which takes some ms. Between two steps a member could join, and
         # commit offsets that this request would then overwrite.
         if state.groups.get(fields.group) is not None and fields.topic in state.topics:
@@ -145,13 +157,30 @@ def _reset(
                 state.commit_offsets(fields.topic, fields.group, by_queue)
             except Refusal as refusal:
                 return call.request.reply(refusal.code, remark=refusal.remark)
-        return Later(reply=reply, offsets_saved=True)
+    else:
+        about["offsets"] = f"told {len(clients)} members"
+    yield from _tell(state, fields, clients, offsets, body)
+    return Later(reply=reply, offsets_saved=True) if is_stored else reply
+
+
+def _tell(
+    state: BrokerState,
+    fields: ResetGroupFields,
+    clients: tuple[Client, ...],
+    offsets: dict[MessageQueue, int],
+    body: bytes,
+) -> Generator[Callable[[], Any], Any, None]:
+    """Send members of a group their new offsets (request 220), in steps.
+
+    Args:
+        body: The encoded offsets.
+    """
     ext = ResetOffsetFields(
         topic=fields.topic, group=fields.group, timestamp=fields.timestamp, is_force=fields.is_force
     ).to_ext()
     for_c = b""
     count = size = 0
-    for client in tuple(online.members.values()):
+    for client in clients:
         if count >= NOTICES_MAX or size >= NOTICES_BYTES:
             yield no_work
             count = size = 0
@@ -164,7 +193,6 @@ def _reset(
         state.effects.tell.append((client.connection, request))
         count += 1
         size += len(told)
-    return reply
 
 
 def _at_time(state: BrokerState, topic: str, queue_id: int, timestamp: int) -> int:
@@ -226,12 +254,27 @@ def consumer_status(state: BrokerState, call: Call) -> AskAll:
 
 
 def _status_of_clients(asked: RemotingCommand, answers: Mapping[str, RemotingCommand]) -> RemotingCommand:
-    """Return one answer that contains the offsets of each client, by client id."""
+    """Return one answer that contains the offsets of each client, by client id.
+
+    Leave out clients whose answers cannot be read, as RocketMQ does.
+
+    Raises:
+        RemoteProtocolError: If clients answered, but none of their answers can be read. An answer without any
+            client would look as if no member had a queue.
+    """
     parts = []
+    unreadable: RemoteProtocolError | None = None
     for client_id, answer in answers.items():
-        if answer.code == ResponseCode.SUCCESS:
+        if answer.code != ResponseCode.SUCCESS:
+            continue
+        try:
             table = ConsumerStatus.decode(answer.body).offsets
+        except RemoteProtocolError as error:
+            unreadable = error
+        else:
             parts.append(orjson.dumps(client_id) + b":" + queue_keyed(table))
+    if unreadable is not None and not parts:
+        raise unreadable
     body = b'{"consumerTable":{' + b",".join(parts) + b'},"messageQueueTable":{}}'
     return asked.reply(body=body)
 

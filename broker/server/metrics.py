@@ -38,7 +38,6 @@ from routekeeper.broker.tables.stats import (
 from routekeeper.remoting.codes import DLQ_PREFIX, RETRY_PREFIX, VERSION, ResponseCode
 from routekeeper.remoting.http.exposition import histograms
 from routekeeper.remoting.output import lines_dropped, lines_left_out
-from routekeeper.remoting.route import TopicConfig
 from routekeeper.remoting.transport.limits import ServerStats
 from routekeeper.remoting.transport.server_hooks import ServerHooks, hook_figures
 
@@ -143,8 +142,42 @@ def _keep_greatest(heap: list[_Item], item: _Item, count_max: int) -> None:
         heapq.heappushpop(heap, item)
 
 
-def gather(state: BrokerState) -> Generator[None, None, Samples]:
-    """Return all samples. The generator yields between steps, so that other tasks can run."""
+class _Ends:
+    """Ends of the queues that have messages, as one scrape has read them.
+
+    Attributes:
+        of_topic: Sum of the ends of a topic's queues.
+        readable: For each topic, the end of each queue that consumers read.
+        of_readable: Sum of these ends for each topic.
+    """
+
+    def __init__(self) -> None:
+        self.of_topic: Counter[str] = Counter()
+        self.readable: dict[str, dict[int, int]] = {}
+        self.of_readable: Counter[str] = Counter()
+
+    def read(self, state: BrokerState) -> Generator[None, None, None]:
+        """Read the ends in steps."""
+        # Read only queues that have messages. Clients may create topics with any number of other queues.
+        for index, (topic, queue_id) in enumerate(state.store.queue_keys()):
+            config = state.topics.get(topic)
+            if config is not None and queue_id < max(config.read_queue_nums, config.write_queue_nums):
+                end = state.store.bounds(topic, queue_id)[1]
+                self.of_topic[topic] += end
+                if queue_id < config.read_queue_nums:
+                    self.readable.setdefault(topic, {})[queue_id] = end
+                    self.of_readable[topic] += end
+            if index % _TURN == 0:
+                yield
+
+
+def gather(state: BrokerState, *, now: float | None = None) -> Generator[None, None, Samples]:
+    """Return all samples. The generator yields between steps, so that other tasks can run.
+
+    Args:
+        now: Time in seconds of the event loop's clock. None stands for the time of the last sample of the
+            statistics, and is right only if nothing was counted since then.
+    """
     broker = {"cluster": state.config.cluster_name, "broker": state.config.broker_name}
     samples = Samples(
         {
@@ -156,6 +189,8 @@ def gather(state: BrokerState) -> Generator[None, None, Samples]:
             "broker_version": str(VERSION),
         }
     )
+    # Read the rates before the first yield, because they are right only at the time ``now``.
+    _add_rates(samples, state, broker, state.stats.now if now is None else now)
     members = yield from _add_broker(samples, state, broker)
     for index, ((name, key), item) in enumerate(list(state.stats.items.items())):
         rate = item.growth(0).per_second
@@ -166,16 +201,11 @@ def gather(state: BrokerState) -> Generator[None, None, Samples]:
             samples.add_one_of_many(_GROUP_RATES[name], rate, {**broker, "topic": topic, "group": group})
         if index % _TURN == 0:
             yield
-    ends: Counter[str] = Counter()
-    # Read only queues that have messages. Clients may create topics with any number of other queues.
-    for index, (topic, queue_id) in enumerate(state.store.queue_keys()):
-        if queue_id < _queue_nums(state.topics.get(topic)):
-            ends[topic] += state.store.bounds(topic, queue_id)[1]
-        if index % _TURN == 0:
-            yield
+    ends = _Ends()
+    yield from ends.read(state)
     for index, config in enumerate(list(state.topics)):
         topic = config.topic_name
-        end = float(ends[topic])
+        end = float(ends.of_topic[topic])
         if topic.startswith(DLQ_PREFIX):
             dead = {**broker, "group": topic[len(DLQ_PREFIX) :]}
             samples.add_one_of_many("rocketmq_topic_dlq_offset", end, dead)
@@ -185,13 +215,31 @@ def gather(state: BrokerState) -> Generator[None, None, Samples]:
             samples.add_one_of_many("rocketmq_producer_offset", end, {**broker, "topic": topic})
         if index % _TURN == 0:
             yield
+    yield from _add_lags(samples, state, broker, ends, members)
+    return samples
+
+
+def _add_lags(
+    samples: Samples,
+    state: BrokerState,
+    broker: Mapping[str, str],
+    ends: _Ends,
+    members: Mapping[str, int],
+) -> Generator[None, None, None]:
+    """Add the progress and the lag of each group in each topic, and choose the samples to show.
+
+    Args:
+        members: Number of members of each group.
+    """
     behind: list[Behind] = []  # a heap with the greatest lags so far
     behind_all = looked_at = 0
     for topic, group in state.offsets.pairs():
         queues = dict(state.offsets.queues(topic, group))
-        labels = {**broker, "topic": topic, "group": group}
-        samples.add_one_of_many("rocketmq_consumer_offset", float(sum(queues.values())), labels)
-        lag = yield from _add_lag(samples, state, topic, group, queues, members.get(group, 0))
+        lag = None
+        if queues:  # without any offset, the pair was removed during this scrape
+            labels = {**broker, "topic": topic, "group": group}
+            samples.add_one_of_many("rocketmq_consumer_offset", float(sum(queues.values())), labels)
+            lag = yield from _add_lag(samples, state, (topic, group), queues, ends, members.get(group, 0))
         if lag is not None and lag.messages:
             behind_all += lag.messages
             _keep_greatest(behind, lag, PAIRS_MAX)
@@ -200,7 +248,7 @@ def gather(state: BrokerState) -> Generator[None, None, Samples]:
             looked_at = 0
             yield
     yield from samples.choose()
-    samples.behind = most_behind(behind)
+    samples.behind = yield from _with_queues_without_offset(state, most_behind(behind), ends)
     samples.add(
         "mqbroker_consumer_lag_all_messages",
         float(behind_all),
@@ -210,12 +258,29 @@ def gather(state: BrokerState) -> Generator[None, None, Samples]:
     for lag in samples.behind:
         labels = {"topic": lag.topic, "group": lag.group}
         samples.add("mqbroker_consumer_lag_messages", float(lag.messages), labels, help_=_LAG_MESSAGES)
-    return samples
 
 
-def _queue_nums(config: TopicConfig | None) -> int:
-    """Return the number of a topic's queues, or 0 if the topic does not exist."""
-    return 0 if config is None else max(config.read_queue_nums, config.write_queue_nums)
+def _add_rates(samples: Samples, state: BrokerState, broker: Mapping[str, str], now: float) -> None:
+    """Add the broker's rates in the last seconds and minutes."""
+    stats = state.stats
+    address = {"cluster": broker["cluster"], "brokerIP": str(state.advertise), "broker": broker["broker"]}
+    for name, rate_name in _BROKER_RATES.items():
+        item = stats.items.get((name, state.config.cluster_name))
+        samples.add(rate_name, 0.0 if item is None else item.growth(0).per_second, address)
+    for window in map(int, WINDOWS_S):
+        for name, rate, help_ in (
+            ("put", stats.put, "Messages stored"),
+            ("getfound", stats.get_found, "Pulls that found messages"),
+            ("gettotal", stats.pulls, "Pulls that found messages, and pulls that found none"),
+            ("getmiss", stats.get_missed, "Pulls that found none"),
+            ("gettransfered", stats.got, "Messages handed out"),
+        ):
+            samples.add(
+                f"{_RUNTIME}{name}_tps{window}",
+                rate.per_second(window, now),
+                samples.runtime,
+                help_=f"{help_} per second of the last {window} s.",
+            )
 
 
 def _add_broker(
@@ -232,10 +297,6 @@ def _add_broker(
         {},
         help_="Damaged entries that were found in files of queues.",
     )
-    address = {"cluster": broker["cluster"], "brokerIP": str(state.advertise), "broker": broker["broker"]}
-    for name, rate_name in _BROKER_RATES.items():
-        item = stats.items.get((name, state.config.cluster_name))
-        samples.add(rate_name, 0.0 if item is None else item.growth(0).per_second, address)
     members: dict[str, int] = {}
     looked_at = 0
     for group in state.clients.consumer_groups():
@@ -260,20 +321,6 @@ def _add_broker(
         if looked_at >= _TURN:
             looked_at = 0
             yield
-    for window in map(int, WINDOWS_S):
-        for name, rate, help_ in (
-            ("put", stats.put, "Messages stored"),
-            ("getfound", stats.get_found, "Pulls that found messages"),
-            ("gettotal", stats.pulls, "Pulls that found messages, and pulls that found none"),
-            ("getmiss", stats.get_missed, "Pulls that found none"),
-            ("gettransfered", stats.got, "Messages handed out"),
-        ):
-            samples.add(
-                f"{_RUNTIME}{name}_tps{window}",
-                rate.per_second(window, stats.now),
-                samples.runtime,
-                help_=f"{help_} per second of the last {window} s.",
-            )
     (put_yesterday, got_yesterday), (put_today, got_today) = stats.mornings
     for name, value, help_ in (
         ("msg_puttotal_yesterdaymorning", put_yesterday, "Messages stored until yesterday began."),
@@ -300,15 +347,23 @@ _LAG_SECONDS: Final = "Age of the oldest message that a group has not consumed; 
 
 
 def _add_lag(
-    samples: Samples, state: BrokerState, topic: str, group: str, queues: Mapping[int, int], members: int
+    samples: Samples,
+    state: BrokerState,
+    pair: tuple[str, str],
+    queues: Mapping[int, int],
+    ends: _Ends,
+    members: int,
 ) -> Generator[None, None, Behind | None]:
     """Add the lag of a group in a topic, and return this lag.
 
     Return None for a broadcasting group. The broker does not know its lag, because members keep the offsets.
 
     Args:
+        pair: The topic and the group.
+        queues: Offsets of the group in the topic, by queue.
         members: Number of the group's members.
     """
+    topic, group = pair
     online = state.clients.consumer_group(group)
     if online is not None and online.is_broadcasting:
         return None
@@ -317,10 +372,7 @@ def _add_lag(
         name = "rocketmq_group_retrydiff"
     elif topic.startswith(DLQ_PREFIX):
         name = "rocketmq_group_dlqdiff"
-    if len(queues) <= _TURN:
-        lag = behind_in(state.store, topic, group, queues)
-    else:
-        lag = yield from _behind_in_steps(state, topic, group, queues)
+    lag = yield from _behind_in_steps(state, topic, group, queues, ends)
     labels = {
         "group": group,
         "topic": topic,
@@ -332,16 +384,45 @@ def _add_lag(
 
 
 def _behind_in_steps(
-    state: BrokerState, topic: str, group: str, queues: Mapping[int, int]
+    state: BrokerState, topic: str, group: str, queues: Mapping[int, int], ends: _Ends
 ) -> Generator[None, None, Behind]:
-    """Return the lag of a group in a topic, like :func:`behind_in`. Each step reads ``_TURN`` queues."""
+    """Return the lag of a group in a topic. Each step reads ``_TURN`` queues.
+
+    The number of messages includes the queues without an offset of the group, counted from offset 0 as in
+    request 208. :func:`_with_queues_without_offset` adds these queues themselves, but only for the greatest
+    lags: a topic may have many queues, and many groups have offsets in some of them.
+    """
     offsets = iter(queues.items())
-    lag = Behind(0, topic, group, ())
+    readable = ends.readable.get(topic, {})
+    lag = Behind(ends.of_readable[topic], topic, group, ())
     while some := dict(islice(offsets, _TURN)):
         more = behind_in(state.store, topic, group, some, queues_max=QUEUES_MAX - len(lag.queues))
-        lag = Behind(lag.messages + more.messages, topic, group, lag.queues + more.queues)
-        yield
+        messages = lag.messages + more.messages - sum(readable.get(queue_id, 0) for queue_id in some)
+        lag = Behind(messages, topic, group, lag.queues + more.queues)
+        if len(queues) > _TURN:
+            yield
     return lag
+
+
+def _with_queues_without_offset(
+    state: BrokerState, lags: Iterable[Behind], ends: _Ends
+) -> Generator[None, None, list[Behind]]:
+    """Return lags together with the queues in which their groups have no offset.
+
+    Add only queues whose oldest message would be read, because the number of these queues is bounded.
+    """
+    found, room = [], QUEUES_MAX
+    for lag in lags:
+        room -= len(lag.queues)
+        offsets = state.offsets.queues(lag.topic, lag.group)
+        if room > 0 and offsets:  # without any offset, the pair was removed during this scrape
+            without = (each for each in ends.readable.get(lag.topic, ()) if each not in offsets)
+            added = tuple((each, state.store.bounds(lag.topic, each)[0]) for each in islice(without, room))
+            room -= len(added)
+            lag = lag._replace(queues=lag.queues + added)
+            yield
+        found.append(lag)
+    return found
 
 
 def encode(

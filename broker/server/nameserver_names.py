@@ -38,7 +38,9 @@ class NameserverNames:
     - Without ``namesrvAddr``, an address server lists the nameservers if ``fetchNamesrvAddrByAddressServer``
       is set.
 
-    If a look-up fails, or if the address server lists no nameserver, the known addresses stay.
+    If a look-up fails, or if the address server lists no nameserver, the known addresses stay. After a change
+    of the settings, the addresses of the former settings stay, too, until each new name has an address.
+    Otherwise the broker would unregister from all its nameservers if the first look-up of a new name fails.
     """
 
     def __init__(self) -> None:
@@ -47,24 +49,44 @@ class NameserverNames:
         self._is_first = True
         self._server: AddressServer | None = None
         self._listed: tuple[str, ...] = ()
+        self._source: tuple[str, ...] = ()  # the settings from which the current list was made
+        self._found: tuple[str, ...] = ()  # addresses from these settings alone
+        self._complete: tuple[str, ...] = ()  # the last list in which each name had an address
+        self._partial: tuple[str, ...] = ()  # the last list of later settings, in which a name had no address
+        self._former: tuple[str, ...] = ()  # addresses of former settings that stay for the time being
 
     async def nameservers(self, config: BrokerConfig) -> tuple[str, ...]:
         """Return the current nameservers of a broker, in order."""
+        source = _source(config)
+        if source != self._source:
+            # Keep two former lists at most. Clients may change the settings repeatedly, so the number of
+            # incomplete lists needs a bound.
+            self._partial = self._found or self._partial
+            self._former = self._complete + self._partial
+            self._source, self._listed = source, ()
         if config.asks_address_server:
-            return await self._ask(config.address_server_url)
-        if config.look_up_namesrv:
-            return await self.look_up(config.namesrv_addrs)
-        return config.namesrv_addrs
+            self._found = await self._ask(config.address_server_url)
+            is_complete = bool(self._found)
+        elif config.look_up_namesrv:
+            self._found = await self.look_up(config.namesrv_addrs)
+            is_complete = all(self._known.values())
+        else:
+            self._found, is_complete = config.namesrv_addrs, True
+        if is_complete:
+            self._complete, self._partial, self._former = self._found, (), ()
+        return tuple(dict.fromkeys(self._found + self._former))
 
     async def close(self) -> None:
         if self._server is not None:
             await self._server.close()
 
     async def _ask(self, url: str) -> tuple[str, ...]:
+        """Return the addresses that the address server at ``url`` lists, or () if it never listed any."""
         from routekeeper.remoting.http.asking import AddressServer, AddressServerFailure
 
         if self._server is None:
             self._server = AddressServer(within_s=LOOK_UP_S)
+        self._failing &= {url}
         try:
             self._listed = await self._server.nameservers(url)
         except AddressServerFailure as error:
@@ -98,7 +120,7 @@ class NameserverNames:
         try:
             found = await _addresses(name)
         except (OSError, ValueError, TimeoutError) as error:
-            reason = error or f"no answer within {LOOK_UP_S:g} s"
+            reason = str(error) or f"no answer within {LOOK_UP_S:g} s"
             level = logging.DEBUG if name in self._failing else logging.WARNING
             self._failing.add(name)
             logger.log(level, "look-up failed, known addresses stay nameserver=%s reason=%s", name, reason)
@@ -107,12 +129,19 @@ class NameserverNames:
         return found
 
 
-async def numeric_addresses(name: str) -> frozenset[str]:
-    """Resolve a ``name:port`` into addresses with this port. If the look-up fails, return only ``name``."""
+async def numeric_addresses(name: str) -> frozenset[str] | None:
+    """Resolve a ``name:port`` into addresses with this port, or return None if the look-up fails."""
     try:
         return frozenset(await _addresses(name))
     except (OSError, ValueError, TimeoutError):
-        return frozenset((name,))
+        return None
+
+
+def _source(config: BrokerConfig) -> tuple[str, ...]:
+    """Return the settings that name the nameservers: addresses, names, or the URL of an address server."""
+    if config.asks_address_server:
+        return ("address server", config.address_server_url)
+    return ("names" if config.look_up_namesrv else "addresses", *config.namesrv_addrs)
 
 
 async def _addresses(name: str) -> tuple[str, ...]:

@@ -440,7 +440,7 @@ class BrokerServer:
         from routekeeper.broker.server.lag import KEPT_S, oldest_messages
         from routekeeper.broker.server.metrics import CONNECTION_KINDS, encode, gather
 
-        work = gather(self._state)
+        work = gather(self._state, now=asyncio.get_running_loop().time())
         try:
             while True:
                 next(work)

@@ -291,7 +291,8 @@ class Registrar:
         if not others:
             return True
         own, *found = await asyncio.gather(*map(numeric_addresses, (addr, *others)))
-        if any(own & other for other in found):
+        # After a failed look-up, two names may still belong to one nameserver.
+        if own is None or any(other is None or own & other for other in found):
             return False
         request = RemotingCommand.request(RequestCode.GET_NAMESRV_CONFIG)
         try:

@@ -130,14 +130,14 @@ def connect(host: str, port: int, *, deadline_s: float) -> socket.socket:
 
 def own_address() -> str:
     """Return the IP address that this machine uses to reach others, or 127.0.0.1 without a network."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             # 192.0.2.1 is reserved for documentation. For a UDP socket, connect() only chooses the source
             # address and sends nothing.
             probe.connect(("192.0.2.1", 9))
             return str(probe.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"
+    except OSError:  # no network, or no free descriptor
+        return "127.0.0.1"
 
 
 async def hosts_to_listen_on(host: str) -> str | list[str]:

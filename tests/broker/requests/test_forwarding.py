@@ -67,6 +67,19 @@ def test_message_to_be_consumed_directly_goes_along(shared_broker: BrokerProcess
         assert remark in (refused.remark or "")
 
 
+def test_client_that_connected_again_is_asked_on_its_new_connection(
+    shared_broker: BrokerProcess, wire: Wire
+) -> None:
+    consumer(shared_broker, "GAgain", "c1")  # the client has lost this connection, but the broker has not
+    client = consumer(shared_broker, "GAgain", "c1")
+    message_id = wire.send_message("Again", b"x").ext_fields["msgId"]
+    for code in (307, 309):
+        ext = {"consumerGroup": "GAgain", "clientId": "c1", "msgId": message_id, "brokerName": "broker-a"}
+        opaque = wire.send(RemotingCommand.request(code, ext))
+        reply(client, asked(client, code).reply(body=b"{}"))
+        assert wire.answer(opaque).code == 0
+
+
 def test_client_that_cannot_answer_is_named(shared_broker: BrokerProcess, wire: Wire) -> None:
     consumer(shared_broker, "GOld", "old", version=61)
     answer = wire.call(307, {"consumerGroup": "GOld", "clientId": "old"})

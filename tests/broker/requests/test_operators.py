@@ -204,6 +204,32 @@ def test_lone_answer_that_is_too_large_is_an_error_and_no_empty_success(
     assert f"text of {len(body)} bytes" in (answered.remark or "")
 
 
+def test_answers_that_cannot_be_read_are_left_out_unless_all_of_them_are(
+    shared_broker: Any, wire: Wire
+) -> None:
+    create(wire, "Unread")
+    members = {name: shared_broker.wire() for name in ("good", "broken", "wrong")}
+    for name, member in members.items():
+        join(member, "Unread", "Unread", client_id=name)
+    queue = MessageQueue(topic="Unread", broker_name="broker-a", queue_id=1)
+    good = ConsumerStatus(offsets={queue: 7}).encode()
+
+    def status(bodies: dict[str, bytes]) -> RemotingCommand:
+        opaque = wire.send(RemotingCommand.request(223, {"topic": "Unread", "group": "Unread"}))
+        for name, member in members.items():
+            while (asked := member.receive()).code != 221:
+                pass
+            member.socket.sendall(asked.reply(body=bodies[name]).encode())
+        return wire.answer(opaque)
+
+    bad = {"broken": b"{", "wrong": b'{"messageQueueTable":{"1":true}}'}
+    answer = status(bad | {"good": good})
+    assert answer.code == 0, answer.remark
+    assert list(read(answer)["consumerTable"]) == ["good"]
+    answer = status(bad | {"good": b""})
+    assert (answer.code, bool(answer.remark)) == (1, True)
+
+
 def test_time_spans_of_a_group(wire: Wire) -> None:
     create(wire, "Span")
     for number in range(3):

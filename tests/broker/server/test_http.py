@@ -121,8 +121,8 @@ def state(tmp_path: Path) -> BrokerState:
     )[0]
 
 
-def gathered(state: BrokerState) -> Figures:
-    work = gather(state)
+def gathered(state: BrokerState, *, now: float | None = None) -> Figures:
+    work = gather(state, now=now)
     try:
         while True:
             next(work)
@@ -172,6 +172,18 @@ def test_rates_are_those_of_the_last_minute(state: BrokerState) -> None:
         ("msg_gettotal_yesterdaymorning", 0),
     ):
         assert figure(found, f"rocketmq_brokeruntime_{name}", **runtime) == value, name
+
+
+@pytest.mark.parametrize("phase", [0.25, 1.0, 2.5, 4.75, 5.0])
+def test_steady_rate_is_the_same_at_each_phase_of_a_scrape(state: BrokerState, phase: float) -> None:
+    for number in range(25):
+        state.stats.sample(5.0 * number)
+        state.stats.stored("T", 100, 4000)
+    state.stats.sample(125.0)
+    state.stats.stored("T", round(20 * phase), 4000)
+    found = gathered(state, now=125.0 + phase)
+    rates = {name: value for (name, _), value in found.items() if "brokeruntime_put_tps" in name}
+    assert rates == {f"rocketmq_brokeruntime_put_tps{window}": 20 for window in (10, 60, 600)}
 
 
 def test_lag_of_retries_and_of_dead_letters_has_its_own_names(state: BrokerState) -> None:
