@@ -169,7 +169,8 @@ class NamesrvSettings:
         45, "time for which needWaitForService refuses route queries", unit="s"
     )
     delete_topic_with_broker_registration: bool = _runtime(
-        False, "a full registration removes topics that it lacks; in raft mode give all members the same value"
+        False,
+        "a full registration removes topics that it lacks; in raft mode give all members the same value",
     )
     config_black_list: str = _setting(
         "configBlackList;configStorePath;kvConfigPath",

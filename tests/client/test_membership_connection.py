@@ -9,10 +9,10 @@ import pytest
 
 from routekeeper.client import aio, blocking
 from routekeeper.client.config import ClientConfig
-from routekeeper.client.errors import RemotingError
 from routekeeper.client.producer import Message
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
+from routekeeper.remoting.errors import RemotingError
 from tests.waiting import wait_until
 
 SENDS = {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2}
