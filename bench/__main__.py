@@ -45,7 +45,7 @@ from routekeeper.bench.given import ARMS, given_cluster, plan_for
 from routekeeper.bench.plan import PlanError, load_plan, only_scenarios, only_series, plans, without_arm
 from routekeeper.bench.play.orders import DIVISORS
 from routekeeper.bench.runfolder import REAL, find_run_folders
-from routekeeper.bench.schedule import Comparison
+from routekeeper.bench.schedule import Comparison, blocks_of
 from routekeeper.bench.surroundings import nameless, own_spark
 from routekeeper.remoting.flags import add_print_completion
 from routekeeper.remoting.output import set_up_logging
@@ -251,6 +251,27 @@ def make_runs(out: Path, comparison: Comparison) -> list[Path]:
         raise
 
 
+def say_missing(out: Path, comparison: Comparison, command: str, *, then: str = "") -> bool:
+    """Return True if runs are missing. Print their number, and the command that makes them.
+
+    Args:
+        command: Subcommand of ``mqbench`` that resumes the comparison: ``compare`` or ``run``.
+        then: More text on the consequences.
+    """
+    missing = len(comparing.missing_turns(out, comparison))
+    if not missing:
+        return False
+    number = sum(map(len, blocks_of(comparison.plan, comparison.seed)))
+    again = shlex.join(["mqbench", command, "--resume", str(out)])
+    verb = "is" if missing == 1 else "are"
+    print(
+        f"mqbench: {missing} of {number} runs {verb} missing, because each attempt failed{then}. "
+        f"To make what is missing, run: {again}",
+        file=sys.stderr,
+    )
+    return True
+
+
 def report_roots(out: Path) -> list[str]:
     """Return the folders that the report shows: those of the runs, and those of runs that do not count."""
     return [str(out / name) for name in ("runs", "void") if name == "runs" or (out / name).is_dir()]
@@ -268,8 +289,12 @@ def compare(arguments: argparse.Namespace, command: Sequence[str]) -> int:
         make_runs(out, comparison)
         if not find_run_folders([out]):
             print("mqbench: no run was completed, so there is no report", file=sys.stderr)
+            say_missing(out, comparison, "compare")
             return 1
-        print("mqbench: all runs are done; the report follows", file=sys.stderr)
+        if comparing.missing_turns(out, comparison):
+            print("mqbench: the report of the completed runs follows", file=sys.stderr)
+        else:
+            print("mqbench: all runs are done; the report follows", file=sys.stderr)
         code = make_report(report_roots(out), str(out))
     finally:
         if code != 0 and find_run_folders([out]):
@@ -278,6 +303,8 @@ def compare(arguments: argparse.Namespace, command: Sequence[str]) -> int:
     page = out / "report.html"
     if code == 0 and arguments.open:
         webbrowser.open(page.resolve().as_uri())
+    if say_missing(out, comparison, "compare", then="; the report shows the others" if code == 0 else ""):
+        return code or 1
     return code
 
 
@@ -286,7 +313,7 @@ def run(arguments: argparse.Namespace, command: Sequence[str]) -> int:
     folders = make_runs(out, comparison)
     for folder in folders:
         print(folder)
-    return 0 if folders else 1
+    return 1 if say_missing(out, comparison, "run") else 0
 
 
 def report(arguments: argparse.Namespace, command: Sequence[str]) -> int:

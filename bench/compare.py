@@ -150,10 +150,13 @@ def _make_missing(out: Path, comparison: Comparison, *, attempt_min: int) -> End
     turns = missing_turns(out, comparison)
     teller = Teller(number)
     made = number - len(turns)
-    if made:
-        teller.say(f"{made} runs are there already")
-    total_s = expected_s(plan, turns, done_s=[]) + REPORT_S
-    teller.say(f"{len(turns)} runs, about {total_s / 60:.0f} minutes; everything goes to {out}")
+    if not turns:
+        teller.say(f"all {number} runs are there already; everything is in {out}")
+    else:
+        if made:
+            teller.say(f"{made} runs are there already")
+        total_s = expected_s(plan, turns, done_s=[]) + REPORT_S
+        teller.say(f"{len(turns)} runs, about {total_s / 60:.0f} minutes; everything goes to {out}")
     series = {one.name: one for one in plan.series}
     done: list[tuple[Turn, float]] = []
     with Ending(teller) as ending:
@@ -175,10 +178,10 @@ def _make_missing(out: Path, comparison: Comparison, *, attempt_min: int) -> End
                     seed=turn.seed,
                     command=tuple(comparison.command),
                 )
-                session = _session(given, comparison, teller)
                 try:
+                    session = _session(given, comparison, teller)
                     session.measure(ending.wait)
-                except ClusterError as error:
+                except (ClusterError, OSError) as error:  # OSError: the run's folder cannot be made
                     teller.say(f"{what}: attempt {attempt} is void: {error}")
                 else:
                     ending.begin(session.end, what)
@@ -217,14 +220,16 @@ class Ending:
 
     def wait(self) -> None:
         """Wait until the last cluster has stopped. Set :attr:`void` if stopping failed."""
-        if self._running is None:
+        # Forget the run before its result is read. Otherwise its error would be raised again in every later
+        # run.
+        running, self._running = self._running, None
+        if running is None:
             return
         try:
-            self.folders += self._running.result()
+            self.folders += running.result()
         except ClusterError as error:
             self.void = True
             self._teller.say(f"{self._what} is void: {error}")
-        self._running = None
 
 
 def _session(given: SessionPlan, comparison: Comparison, teller: Teller) -> Session:

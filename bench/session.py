@@ -14,7 +14,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -70,10 +70,14 @@ class Session:
         self._sample_ns = self._count_ns = 0
         self._end_ns: int | None = None
         """Instant in ns at which the load ended. None before, and if the servers failed before the load."""
+        self._is_void = False
+        self._network = ExitStack()
+        self._network.callback(lambda: self.cluster.network.close())  # build() may set another network
 
     def record(self, event: Event) -> None:
-        """Record an event of the harness. Any thread may call this method."""
-        self._log.record(event)
+        """Record an event of the harness. Any thread may call this method. Void runs need no events."""
+        if not self._is_void:
+            self._log.record(event)
 
     # -- the run ------------------------------------------------------------------------------------------
 
@@ -95,10 +99,10 @@ class Session:
             ClusterError: If the harness failed. In this case the runs are void, their manifests are in the
                 folder of void attempts, and all processes have ended.
         """
-        shutil.rmtree(self.given.work, ignore_errors=True)
-        self.given.spool.mkdir(parents=True)
-        allow_connections()
         with self._void_if_it_fails():
+            shutil.rmtree(self.given.work, ignore_errors=True)
+            self.given.spool.mkdir(parents=True)
+            allow_connections()
             self.cluster.build()
             if self._starts(before_load):
                 self._drive()
@@ -131,24 +135,27 @@ class Session:
             self.cluster.stop()
             if self._end_ns is not None:
                 self.cluster.take_rows()
-        self._end_all()
-        return self._sort()
+            self._end_all()
+            return self._sort()
 
     @contextmanager
     def _void_if_it_fails(self) -> Iterator[None]:
         """End all processes if the code in the context fails.
 
         If the harness failed or was interrupted, also set the runs aside, because their results do not count.
+        A full disk and an event file that cannot be read are failures of the harness, too.
         """
         try:
             yield
         except BaseException as error:
+            self._is_void = True
             try:
-                if isinstance(error, (ClusterError, OSError, KeyboardInterrupt)):
+                if isinstance(error, (ClusterError, OSError, msgspec.DecodeError, KeyboardInterrupt)):
                     self._set_aside(reason_of(error))
             finally:
-                self._end_all()
-            if isinstance(error, OSError):
+                with suppress(OSError):  # a full disk refuses the last events, which a void run does not need
+                    self._end_all()
+            if isinstance(error, (OSError, msgspec.DecodeError)):
                 raise ClusterError(reason_of(error)) from error
             raise
 
@@ -161,7 +168,7 @@ class Session:
                 self.cluster.kill()
             self._log.close()
         finally:
-            self.cluster.network.close()
+            self._network.close()
 
     # -- waiting -------------------------------------------------------------------------------------
 
@@ -240,13 +247,18 @@ class Session:
     def _sort(self) -> list[Path]:
         """Distribute the recorded events to the run folders, write each manifest, and return the folders."""
         slots = self._chronicle.slots
-        for slot in slots:
-            shutil.rmtree(slot.folder, ignore_errors=True)
-            slot.folder.mkdir(parents=True)
-        split(self.given.spool, slots)
-        for slot in slots:
-            self.write_manifest(slot)
-        self._keep_logs()
+        try:
+            for slot in slots:
+                shutil.rmtree(slot.folder, ignore_errors=True)
+                slot.folder.mkdir(parents=True)
+            split(self.given.spool, slots)
+            for slot in slots:
+                self.write_manifest(slot)
+            self._keep_logs()
+        except BaseException:
+            for slot in slots:  # an incomplete run must not look like a complete one
+                shutil.rmtree(slot.folder, ignore_errors=True)
+            raise
         return [slot.folder for slot in slots]
 
     def write_manifest(self, slot: Slot) -> None:
@@ -260,16 +272,18 @@ class Session:
         write_manifest(slot.folder, done)
 
     def _set_aside(self, reason: str) -> None:
+        """Write a manifest with the reason for each scenario. If the disk is full, there is none."""
         if not hasattr(self.cluster, "servers"):
             return  # no run had begun
-        for scenario in self._chronicle.scenarios:
-            manifest = msgspec.structs.replace(
-                self._manifest(scenario, 0, 0), void=reason, ended_ns=time.monotonic_ns()
-            )
-            aside = void_folder(self.given.out, manifest)
-            shutil.rmtree(aside, ignore_errors=True)
-            aside.mkdir(parents=True)
-            write_manifest(aside, manifest)
+        with suppress(OSError):
+            for scenario in self._chronicle.scenarios:
+                manifest = msgspec.structs.replace(
+                    self._manifest(scenario, 0, 0), void=reason, ended_ns=time.monotonic_ns()
+                )
+                aside = void_folder(self.given.out, manifest)
+                shutil.rmtree(aside, ignore_errors=True)
+                aside.mkdir(parents=True)
+                write_manifest(aside, manifest)
 
     def _keep_logs(self) -> None:
         """Keep the logs of the processes, and delete their data folders."""

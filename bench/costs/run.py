@@ -26,6 +26,7 @@ from routekeeper.bench.costs.measured import (
 )
 from routekeeper.bench.costs.plan import FULL, QUICK, Plan, Step, minutes, steps
 from routekeeper.bench.costs.units import Costs, Design, DesignCosts, Row, Unit
+from routekeeper.bench.files import write_at_once
 from routekeeper.bench.group import Missing, Unhealthy, cpu_s
 from routekeeper.bench.machine import commit, this_machine, versions
 from routekeeper.bench.micro.raft.systems import System
@@ -133,9 +134,9 @@ def make_rows(folder: Path, run: Run) -> list[Row]:
     rows = complete_rows(folder, run)
     done = {(row.design, row.life) for row in rows}
     announce(run, done=len(done))
-    with (folder / ROWS).open("wb") as file:
-        for row in rows:
-            _write(file, row)
+    # Leave out rows of incomplete lives in one step. A full disk or a kill must not lose complete lives.
+    write_at_once(folder / ROWS, (msgspec.json.encode(row) + b"\n" for row in rows))
+    with (folder / ROWS).open("ab") as file:
         for life in run.plan.lives:
             for design in run.designs:
                 if (design, life) in done:
@@ -356,7 +357,7 @@ def measure(
 
     Raises:
         PlanError: If the folder to resume has no run.
-        Failure: If servers or simulated brokers and clients failed.
+        Failure: If servers, simulated brokers and clients, or a write to the disk failed.
     """
     if resume is not None:
         folder, run = resume, load(resume)
@@ -372,17 +373,16 @@ def measure(
             plan=QUICK if quick else FULL,
         )
         begin(folder, run)
+    path = folder / RESULT
     try:
         rows = make_rows(folder, run)
+        found = result(run, rows)
+        write_at_once(path, [msgspec.json.format(msgspec.json.encode(found)), b"\n"])
+    except NotEnough as error:
+        raise Failure(f"{folder / ROWS}: {error}") from error
     except (KeyboardInterrupt, Unhealthy, Missing, OSError) as error:
         print(f"mqbench: to go on, run: mqbench costs --resume {folder}", file=sys.stderr)
         if isinstance(error, KeyboardInterrupt):
             raise
         raise Failure(str(error)) from error
-    path = folder / RESULT
-    try:
-        found = result(run, rows)
-    except NotEnough as error:
-        raise Failure(f"{folder / ROWS}: {error}") from error
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
     return path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from routekeeper.bench import kernel
 from routekeeper.bench.plan import PlanError
+from routekeeper.bench.processes import ClusterError
 from routekeeper.bench.runfolder import Arm
 from routekeeper.bench.scale.order import begin, read_order, read_rows, series_below
 from routekeeper.bench.scale.points import ROUNDS
@@ -92,11 +94,16 @@ def measure(series: Series) -> int:
     """Measure the missing points of a series, and make the page of the series; return the exit code."""
     minutes = series.expected_s() / 60
     _say(f"{series.order.part}: {minutes:.0f} minutes on two idle cores, at most 75; rows: {series.folder}")
+    again = f"to go on, run: {shlex.join(['mqbench', 'scale', '--resume', str(series.folder)])}"
     try:
         series.run()
     except KeyboardInterrupt:
-        _say(f"to go on, run: mqbench scale --resume {series.folder}")
+        _say(again)
         raise
+    except (ClusterError, OSError) as error:
+        _say(str(error))
+        _say(again)
+        return 1
     failed = [row for row in read_rows(series.folder) if row.failed is not None]
     for row in failed:
         assert row.failed is not None

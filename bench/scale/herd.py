@@ -292,7 +292,7 @@ async def _main(plan: Plan, record: Record) -> dict[str, Any]:
     job = Job(plan)
     try:
         figures = await (watch(job, record) if plan.job == "watch" else poll(job, record))
-    except (WireError, OSError, TimeoutError) as error:
+    except (WireError, ConnectionError, TimeoutError) as error:  # other errors are failures of this process
         return {"failure": f"{type(error).__name__}: {error}"}
     job.stopping = True
     return figures

@@ -32,7 +32,14 @@ from routekeeper.bench.scale.distance import FAILOVER_S, lone_changes_ms, probes
 from routekeeper.bench.scale.groups import TIMERS, ScaleGroup
 from routekeeper.bench.scale.others import counting_others
 from routekeeper.bench.scale.points import PERIOD_S, ROUNDS, Point, tried_s
-from routekeeper.bench.scale.probes import FIRST_KEY, TRY_S, Trying, at_once, first_change_s
+from routekeeper.bench.scale.probes import (
+    FIRST_KEY,
+    TRY_S,
+    ReconnectPause,
+    Trying,
+    at_once,
+    first_change_s,
+)
 from routekeeper.bench.scale.size import life_of
 from routekeeper.bench.storm.frames import topic_name
 from routekeeper.bench.storm.rightness import PAUSE_S, ChildrenReader, Reader, RouteReader
@@ -93,8 +100,24 @@ def measure_number(
     return found
 
 
+class PatientReader(ChildrenReader):
+    """A reader that pauses before it opens a new session with a ZooKeeper server, as a probe does."""
+
+    def __init__(self, addr: str, *, answer_s: float) -> None:
+        super().__init__(addr, answer_s=answer_s)
+        self._pause = ReconnectPause()
+
+    def count(self, topic: str) -> int | None:
+        if self._session is None and not self._pause.is_over:
+            return None
+        found = super().count(topic)
+        if self._session is None:
+            self._pause.begin()
+        return found
+
+
 def reader_of(group: ScaleGroup, addr: str) -> Reader:
-    kind = ChildrenReader if group.kind == "jute" else RouteReader
+    kind = PatientReader if group.kind == "jute" else RouteReader
     return kind(addr, answer_s=ANSWER_S)
 
 
@@ -416,4 +439,5 @@ def await_route(arm: Arm, side: Side, brokers: list[Process]) -> None:
         "not every server lists every broker",
         brokers,
         FAILOVER_S + 2 * DOCUMENTED_MS["registerNameServerPeriod"] / 1e3,
+        late=Unhealthy,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,8 +26,26 @@ ANSWER_S: Final = 10.0
 #: between two tries.
 TRY_S: Final = 0.25
 AGAIN_S: Final = 0.005
+#: Shortest pause in seconds after a lost or refused connection, before a probe connects to the same server
+#: again. The longest pause is twice as long. A server that answers keeps its connection and is asked again
+#: after :data:`AGAIN_S`. Without the pause, many new connections would slow down the measured election.
+RECONNECT_S: Final = 0.1
 _SHOWN_S: Final = 20.0
 _READ_AGAIN_S: Final = 0.0003
+
+
+class ReconnectPause:
+    """The pause before a client connects to a server again. Its length is drawn anew each time."""
+
+    def __init__(self) -> None:
+        self._ends = 0.0
+
+    def begin(self) -> None:
+        self._ends = time.monotonic() + random.uniform(RECONNECT_S, 2 * RECONNECT_S)
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self._ends
 
 
 class Probe:
@@ -46,10 +65,17 @@ class Probe:
             else RemotingWire(key=key, topics=TOPICS, timestamp_ms=_started_ms)
         )
         self._at: Blocking[Wire] | None = None
+        self._pause = ReconnectPause()
 
     def _connected(self) -> Blocking[Wire]:
         if self._at is None:
-            self._at = Blocking(self._addr, self._wire(), timeout_s=self._timeout_s)
+            if not self._pause.is_over:
+                raise ConnectionError("the pause before the next connection is not over")
+            try:
+                self._at = Blocking(self._addr, self._wire(), timeout_s=self._timeout_s)
+            except (OSError, WireError):
+                self._pause.begin()
+                raise
         return self._at
 
     def wait_at_most(self, timeout_s: float) -> None:
@@ -92,8 +118,10 @@ class Probe:
     def _ask(self, request: bytes) -> bytes:
         try:
             answer = self._connected().ask(request)
-        except (OSError, WireError):
+        except (OSError, WireError) as error:
             self.close()
+            if not isinstance(error, TimeoutError):  # a try without an answer has already lasted long
+                self._pause.begin()
             raise
         if answer.error:
             raise WireError(answer.error)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -38,6 +40,7 @@ from routekeeper.bench.scale.points import (
     turns_of,
 )
 from routekeeper.bench.scale.size import measure_herd, measure_storm
+from routekeeper.bench.schedule import ATTEMPTS_MAX
 from routekeeper.bench.slow_disk import SlowDisks
 from routekeeper.bench.slow_disk import missing as missing_slow_disk
 from routekeeper.bench.wires.wire import WireError
@@ -51,7 +54,13 @@ _OUTCOMES: Final[dict[str, Outcome]] = {
     "lost": "unknown",
     "unanswered": "unknown",
 }
-_FAILURES: Final = (Unhealthy, Missing, ArmLost, ClusterError, WireError, OSError, TimeoutError)
+#: Errors of the design's servers: they ended, did not serve in time, or refused a request or a connection.
+_OF_DESIGN: Final = (Unhealthy, ArmLost, WireError, ConnectionError, TimeoutError)
+#: Errors of the harness or of the machine. ``ConnectionError`` and ``TimeoutError`` are an ``OSError``, too,
+#: but come from the servers.
+_OF_HARNESS: Final = (Missing, ClusterError, OSError, subprocess.SubprocessError)
+#: Texts in a server's log by which the machine, and not the design, is the reason for the server's end.
+_OF_MACHINE: Final = (os.strerror(errno.ENOSPC), os.strerror(errno.EADDRINUSE))
 
 
 class Series:
@@ -81,6 +90,11 @@ class Series:
         """Make every measurement (point, design, round) that has no row yet.
 
         If there is too little time for a measurement, write a row that says so instead.
+
+        Raises:
+            ClusterError: If the harness or the machine failed in each attempt of one measurement. This
+                measurement has no row.
+            OSError: If a row cannot be written.
         """
         allow_connections()
         for turn in missing_turns(self.turns(), self.rows):
@@ -106,16 +120,22 @@ class Series:
             self._keep(turn, load, 0.0, left_out=f"it needs {lacking}")
             self._progress(f"{where}: left out, it needs {lacking}")
             return
-        self._progress(where)
-        began = time.monotonic()
-        figures: dict[str, float] = {}
-        failed = None
-        try:
-            figures = self._measured(turn)
-        except _FAILURES as error:
-            failed = f"{type(error).__name__}: {error}".strip()
-            self._progress(f"{where}: failed: {failed.splitlines()[0]}")
-        self._keep(turn, load, time.monotonic() - began, figures=figures, failed=failed)
+        for _ in range(ATTEMPTS_MAX):
+            self._progress(where)
+            began = time.monotonic()
+            figures: dict[str, float] = {}
+            failed = None
+            try:
+                figures = self._measured(turn)
+            except (*_OF_DESIGN, *_OF_HARNESS) as error:
+                failed = f"{type(error).__name__}: {error}".strip()
+                if not is_of_design(error):
+                    self._progress(f"{where}: is void: {failed.splitlines()[0]}")
+                    continue
+                self._progress(f"{where}: failed: {failed.splitlines()[0]}")
+            self._keep(turn, load, time.monotonic() - began, figures=figures, failed=failed)
+            return
+        raise ClusterError(f"{where}: {ATTEMPTS_MAX} attempts failed; the harness failed, not the design")
 
     def _keep(self, turn: Turn, load: float, seconds: float, **outcome: Any) -> None:
         row = Row(
@@ -174,6 +194,11 @@ class Series:
                     stack.callback(group.stop)
                     group.start()
                     return measure_away(group, point, work, log.record, turn.round)
+
+
+def is_of_design(error: Exception) -> bool:
+    """Return True if an error is a failure of the measured design, False if the harness or machine failed."""
+    return isinstance(error, _OF_DESIGN) and not any(text in str(error) for text in _OF_MACHINE)
 
 
 def _path_of(turn: Turn) -> Path:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from routekeeper.bench.group import Unhealthy, log_tails
+from routekeeper.bench.processes import ClusterError
 from routekeeper.bench.scale.groups import ScaleGroup
 from routekeeper.bench.scale.others import counting_others
 from routekeeper.bench.scale.points import PERIOD_S, Point
@@ -86,7 +87,8 @@ def herd(group: ScaleGroup, point: Point, job: str, record: Record) -> dict[str,
     """Run many clients in a process of their own; record its rows, and return the figures that it measures.
 
     Raises:
-        Unhealthy: If clients failed; the message says how.
+        ClusterError: If the clients' process ended early.
+        Unhealthy: If the servers failed the clients; the message says how.
     """
     servers = len(group.clients)
     plan = Plan(
@@ -111,9 +113,10 @@ def herd(group: ScaleGroup, point: Point, job: str, record: Record) -> dict[str,
     lines = done.stdout.splitlines()
     for line in lines[:-1]:
         record(json.loads(line))
-    figures: dict[str, Any] = {"failure": "the clients' process died"}
-    if lines and not done.returncode:
-        figures = json.loads(lines[-1])
+    if done.returncode or not lines:
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise ClusterError(f"the clients' process ended with {done.returncode}: {last[-500:]}")
+    figures: dict[str, Any] = json.loads(lines[-1])
     if "failure" in figures:
         raise Unhealthy(f"{figures['failure']}\n{done.stderr.decode()[-500:]}\n{log_tails(group)}")
     return figures

@@ -129,6 +129,8 @@ def test_change_takes_a_round_trip_more_where_servers_are_far(tmp_path: Path) ->
     assert found["change_follower_ms"] > 10
     assert found["everywhere_ms"] > 5
     assert found["failover_s"] > 0
+    phases = [note.get("phase", note["kind"]) for note in notes_of(tmp_path)]
+    assert phases.index("failover") < phases.index("restart"), "the successors are not young JVMs"
 
 
 @pytest.mark.skipif(slow_disk.missing() is not None, reason=f"a slow disk needs {slow_disk.missing()}")
