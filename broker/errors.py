@@ -9,7 +9,7 @@ from typing import Final
 from routekeeper.remoting.codes import ResponseCode
 
 #: Error numbers that mean a lack of space: disk full, the user's quota used up, or the file too large.
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Refused(StrEnum):
@@ -90,4 +90,4 @@ def refused_for(error: OSError | StoreUnavailable) -> Refused:
     """Return the reason under which ``/metrics`` counts a send that failed because of the disk."""
     if isinstance(error, StoreUnavailable):
         return error.reason
-    return Refused.DISK_FULL if error.errno in _FULL else Refused.DISK_FAILED
+    return Refused.DISK_FULL if error.errno in FULL else Refused.DISK_FAILED

@@ -549,9 +549,10 @@ class Assignment:
             except Withdrawn:
                 return
             except BaseException:
-                # The broker or the disk may have the offset nevertheless. So the former offset is no longer
-                # known to be stored, and a commit of the former offset must be sent.
-                self._stored.pop(queue, None)
+                # The broker or the disk may have the offset nevertheless. So another, former offset is no
+                # longer known to be stored, and a commit of the former offset must be sent.
+                if self._stored.get(queue) != offset:
+                    self._stored.pop(queue, None)
                 raise
             self._stored[queue] = offset
 

@@ -32,6 +32,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, wait
 from typing import Any, Final, Self, TypeVar, assert_never
@@ -131,6 +132,7 @@ class Client:
         self._places_max = send_async_max
         self._sends: set[Future[Any]] = set()
         self._closing_in: set[int] = set()  # ids of the threads that close this client now
+        self._parts_closing_in: Counter[int] = Counter()  # the same for its producers and consumers
         self._started = False
         _close_at_the_end(self)
 
@@ -178,13 +180,26 @@ class Client:
         deadline_s = time.monotonic() + self.core.config.shutdown_s
         try:
             self._closing_in.add(thread_id)
-            self.perform(self.core.close())
+            # If a signal handler has interrupted the close of a producer or consumer in this thread, that
+            # close goes on only after the handler. Do not wait for it.
+            self.perform(self.core.close(waits=thread_id not in self._parts_closing_in))
         finally:
             self._closing_in.discard(thread_id)
             try:
                 self._end_threads(deadline_s)
             finally:  # report all outcomes even if Ctrl-C interrupts the wait for a thread that hangs
                 self.perform(self.core.end())
+
+    def perform_close(self, operation: Operation[Any]) -> None:
+        """Run the operation that closes a producer or consumer."""
+        thread_id = threading.get_ident()
+        self._parts_closing_in[thread_id] += 1
+        try:
+            self.perform(operation)
+        finally:
+            self._parts_closing_in[thread_id] -= 1
+            if not self._parts_closing_in[thread_id]:
+                del self._parts_closing_in[thread_id]
 
     def _end_threads(self, deadline_s: float) -> None:
         """Wait for the sends in threads and for the client's own threads, and close the connections."""

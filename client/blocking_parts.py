@@ -91,6 +91,8 @@ class Client(Protocol):
 
     def perform(self, operation: Operation[T]) -> T: ...
 
+    def perform_close(self, operation: Operation[Any]) -> None: ...
+
     def submit(self, operation: Operation[T], *, wait_s: float = ...) -> Future[T]: ...
 
     def serve_brokers(self) -> None: ...
@@ -222,7 +224,7 @@ class Producer:
 
     def close(self) -> None:
         """Send the messages of :meth:`put`, and leave the group."""
-        self._client.perform(self._client.core.close_producer(self.core.config.group, self.core))
+        self._client.perform_close(self._client.core.close_producer(self.core.config.group, self.core))
 
 
 class _Reporting(threading.local):
@@ -287,7 +289,7 @@ class Consumer:
 
     def close(self) -> None:
         """Stop pulling, wait for running calls of the listener, store offsets, leave the group."""
-        self._client.perform(self.core.close())
+        self._client.perform_close(self.core.close())
 
     subscribe = _performed(GroupMember.subscribe)
     unsubscribe = _performed(GroupMember.unsubscribe)

@@ -139,7 +139,7 @@ class ClientCore:
             yield Spawn(operation(), name)
             self._begun.add(name)
 
-    def close(self) -> Operation[None]:
+    def close(self, *, waits: bool = True) -> Operation[None]:
         """Close consumers and producers, leave the producer groups, then end the background operations.
 
         Other callers may be closing consumers, producers or this client now. Wait for them before ending the
@@ -147,9 +147,13 @@ class ClientCore:
         ``shutdown_s`` + ``call_timeout_s`` seconds after the start of this operation: another caller may use
         ``shutdown_s`` for listener calls, and stores offsets afterwards. The wait must have an end, because
         the other caller may wait for a listener that has called this operation.
+
+        Args:
+            waits: False to wait for no other caller.
         """
         instant: Instant = yield Clock()
-        deadline_s = min(instant.now_s + self.config.shutdown_s + self.config.call_timeout_s, self.deadline_s)
+        most_s = self.config.shutdown_s + self.config.call_timeout_s if waits else 0.0
+        deadline_s = min(instant.now_s + most_s, self.deadline_s)
         at_once = _TOLD_AT_ONCE if self._started else 1
         others: list[Closer] = []
 

@@ -165,7 +165,11 @@ class ProcessQueue(Generic[M]):
             return True
         if max(self._sizes, default=-1) >= self.next_offset:
             return True
-        return not self.serial and self.count > 0 and self.next_offset - self.commit_offset > SPAN_MAX
+        if self.serial or not self.count:
+            return False
+        # Messages that were set aside do not count, because the other messages must not wait for them.
+        lowest = min([*self._waiting, *(self._in_flight.keys() - self._aside), self.next_offset])
+        return self.next_offset - lowest > SPAN_MAX
 
     def pulled(self, messages: Iterable[M], next_offset: int) -> None:
         """Add the messages of one pull, without the messages that the tag filter removed.

@@ -116,10 +116,16 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rejected(msgspec.Struct, frozen=True, kw_only=True):
-    """Verdict: the command is refused and changes nothing. The request is not decided again."""
+    """Verdict: the command is refused. The request is not decided again.
+
+    Attributes:
+        in_force: True if the change is in force, but the disk refused to store it. In all other cases the
+            command changes nothing.
+    """
 
     code: int
     remark: str
+    in_force: bool = False
 
 
 Verdict: TypeAlias = Applied | NoChange | Moved | Rejected

@@ -58,7 +58,8 @@ def interruptible_sleep(seconds: float) -> None:
     that has just printed a table and sleeps for an hour would ignore Ctrl-C for an hour. This function waits
     on a pipe, to which the interpreter writes as soon as a signal arrives.
     """
-    if threading.current_thread() is not threading.main_thread():  # handlers run in the main thread only
+    # Handlers run in the main thread only. Windows has no such pipe.
+    if threading.current_thread() is not threading.main_thread() or os.name == "nt":
         time.sleep(seconds)
         return
     deadline = time.monotonic() + seconds

@@ -145,11 +145,11 @@ def _reset(
     about["members"] = str(0 if online is None else len(online.members))
     old = ((queue_id, before[queue_id]) for queue_id in by_queue if queue_id in before)
     _note_offsets(about, dict(islice(old, NAMED_MAX)), by_queue)
-    is_pulling = online is not None and online.consume_type == _ACTIVELY
-    clients: tuple[Client, ...] = ()
-    if online is not None and (is_pulling or fields.topic in online.subscriptions):
-        clients = tuple(online.members.values())
-    if is_stored := is_pulling or not clients:
+    clients = () if online is None else tuple(online.members.values())
+    # Members may subscribe to different topics, and the broker knows only the topics of the last heartbeat.
+    # So also tell all members if the topic is not among these.
+    is_stored = online is None or online.consume_type == _ACTIVELY or fields.topic not in online.subscriptions
+    if is_stored:
         # Store all offsets in one step, which takes some ms. Between two steps a member could join, and
         # commit offsets that this request would then overwrite.
         if state.groups.get(fields.group) is not None and fields.topic in state.topics:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from routekeeper.broker.config import BrokerConfig
 from routekeeper.broker.requests.sending import due_again
@@ -21,7 +21,7 @@ from routekeeper.broker.store.log_scan import Record
 from routekeeper.broker.store.mending import Mending
 from routekeeper.broker.store.messages import MessageStore, read_checkpoint
 from routekeeper.broker.store.recovery import Checkpoint
-from routekeeper.broker.store.steps import Steps
+from routekeeper.broker.store.steps import run_here
 from routekeeper.broker.tables.group_configs import GroupConfigs
 from routekeeper.broker.tables.groups import ClientTable
 from routekeeper.broker.tables.locks import QueueLocks
@@ -262,19 +262,3 @@ def save_now(file: StateFile) -> None:
     run_here(file.save(whole=True))
     if file.failure is not None:
         raise file.failure
-
-
-def run_here(steps: Steps) -> None:
-    """Run the steps in this thread. The call blocks. Use it only at the start and the end of the process."""
-    generator: Generator[Any, Any, None] = steps
-    try:
-        work = next(generator)
-        while True:
-            try:
-                outcome = work()
-            except Exception as error:
-                work = generator.throw(error)
-            else:
-                work = generator.send(outcome)
-    except StopIteration:
-        pass

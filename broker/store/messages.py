@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from routekeeper.broker.errors import Refused, StoreUnavailable, refused_for
+from routekeeper.broker.errors import FULL, Refused, StoreUnavailable, refused_for
 from routekeeper.broker.store.commit_log import CommitLog
 from routekeeper.broker.store.consume_queue import (
     ENTRY,
@@ -43,7 +43,7 @@ from routekeeper.broker.store.mending import Mender, is_plausible
 from routekeeper.broker.store.message_index import FILE_MESSAGES, MessageIndex
 from routekeeper.broker.store.queues import Queues
 from routekeeper.broker.store.recovery import Checkpoint, Holes, QueueKey, Recovery, sum_of_lengths
-from routekeeper.broker.store.steps import Steps, no_work
+from routekeeper.broker.store.steps import Steps, no_work, run_here
 from routekeeper.remoting.errors import LocalProtocolError
 from routekeeper.remoting.message import Host, StoredMessage, encode_placed
 
@@ -934,8 +934,7 @@ class MessageStore:
         Raises:
             OSError, StoreUnavailable: If the disk failed. The caller must then collect the data again.
         """
-        for step in self._writing(work):
-            step()
+        run_here(self._writing(work))
 
     def _writing(
         self, work: CheckpointWork, *, is_late: Callable[[], bool] = bool
@@ -977,8 +976,15 @@ class MessageStore:
                 boot=self._durable.boot,
                 deleted=tuple(dict.fromkeys([*self._durable.deleted, *names])),
             )
-            yield partial(checkpoint.write, self._disk, self._checkpoint_path)
-            self._durable, self._counted = checkpoint, counted
+            try:
+                yield partial(checkpoint.write, self._disk, self._checkpoint_path)
+                self._durable, self._counted = checkpoint, counted
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                # On a full disk only the removal may make room for a checkpoint. If the broker crashes before
+                # it has written one, the next start builds all queues anew.
+                self._durable = None
         yield partial(self._remove_trees, [self._queue_root / name for name, _ in work.doomed])
 
     def _remove_trees(self, paths: Sequence[Path]) -> None:

@@ -20,3 +20,18 @@ def no_work() -> None:
     A generator of :data:`Steps` yields this function to let the event loop run other code. No thread is used
     for this function.
     """
+
+
+def run_here(steps: Generator[Callable[[], Any], Any, Any]) -> None:
+    """Run the steps in this thread. The call blocks. Use it only at the start and the end of the process."""
+    try:
+        work = next(steps)
+        while True:
+            try:
+                outcome = work()
+            except Exception as error:
+                work = steps.throw(error)
+            else:
+                work = steps.send(outcome)
+    except StopIteration:
+        pass

@@ -450,9 +450,9 @@ def _route_diff(context: Context, args: Arguments) -> None:
     if len(digests) > 1 and equal:
         context.line(f"the route tables of {len(digests)} name servers are equal")
     _print_differences(context, differences)
-    if only is not None and not (equal or differences):
+    if only is not None and not (equal or differences or context.failed):
         context.line(f"the routes of topic {only} are equal; the route tables differ elsewhere")
-    elif not (equal or differences):
+    elif only is None and not (equal or differences):
         context.line(
             f"the digests differ, but brokers, topics and {compared} routes are equal: the tables have"
             " changed meanwhile, or differ in KV configuration, or in routes that were not compared"
@@ -490,8 +490,11 @@ def _differences(
         routes: dict[str, Any] = {}
         for address in addresses:
             reply = context.run(group.ask(address, path))
-            routes[address] = _canonical(reply) if reply.status == 200 else None
-        if any(route != routes[addresses[0]] for route in routes.values()):
+            if reply.status in (200, 404):
+                routes[address] = _canonical(reply) if reply.status == 200 else None
+            else:
+                context.fail(f"{address}: route of topic {topic}: answered with status {reply.status}")
+        if any(route != first for first in list(routes.values())[:1] for route in routes.values()):
             differences.append({"kind": "route", "name": topic, "at": routes})
     return differences, min(len(common), _TOPICS_MAX)
 

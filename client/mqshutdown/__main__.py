@@ -92,10 +92,12 @@ def _stop(program: str) -> int:
         print(f"Send shutdown request to {program}({server.pid}) OK", flush=True)
     deadline_s = time.monotonic() + _ENDS_WITHIN_S
     try:
-        while servers and time.monotonic() < deadline_s:
+        while time.monotonic() < deadline_s:
             for server in [server for server in servers if _start_of(server.pid) != server.started]:
                 print(f"The {program}({server.pid}) has stopped.", flush=True)
                 servers.remove(server)
+            if not servers:
+                break
             time.sleep(0.05)
     except KeyboardInterrupt:
         left = ", ".join(f"{program}({server.pid})" for server in servers)

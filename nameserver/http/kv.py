@@ -100,10 +100,7 @@ class KvChanges:
                 case NoChange() if before is not None and before.value == value.get("value"):
                     return before, epoch
                 case Rejected():
-                    entry = view.kv_value(namespace, key)
-                    if (None if entry is None else entry.value) == value.get("value"):
-                        raise Problem(_NOT_KEPT, verdict.remark)
-                    raise Problem(409, verdict.remark)
+                    raise Problem(_NOT_KEPT if verdict.in_force else 409, verdict.remark)
             # Another client has changed the value, or another table has replaced the table. Check the
             # conditions again.
 

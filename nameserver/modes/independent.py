@@ -247,7 +247,8 @@ class Independent(Local):
             # changes after a failed write.
             failure = await self._kv_file.keep()
             if failure is not None:
-                return Rejected(code=ResponseCode.SYSTEM_ERROR, remark=failure)
+                in_force = not isinstance(verdict, Rejected)
+                return Rejected(code=ResponseCode.SYSTEM_ERROR, remark=failure, in_force=in_force)
         return verdict
 
     def _write_kv(self) -> Callable[[], None]:

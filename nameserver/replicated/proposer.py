@@ -139,6 +139,7 @@ class Proposer(Component):
         self._reporter = reports.reporter
         self._reader = reader
         self._registering: Counter[Registrant] = Counter()  # registrations that have no answer yet
+        self._under_way: Counter[ConnectionId] = Counter()  # the same registrations, by connection
         self._closed: set[ConnectionId] = set()  # closed connections of these registrations
         self._repeats = Repeats(os.urandom(SECRET_SIZE))
         self._timer: asyncio.Handle | None = None
@@ -206,6 +207,7 @@ class Proposer(Component):
         answer = yield from self._decide(on, decoded)
         if answer is PROPOSED:
             self._registering[decoded.broker, on.origin] += 1
+            self._under_way[on.origin] += 1
         elif on.renewal is not None:
             settings = self._settings.current
             self._repeats.remember(on.request, decoded, on.renewal, on.origin, self._table, settings)
@@ -249,7 +251,7 @@ class Proposer(Component):
         version could make a broker appear again whose newer registration was removed meanwhile.
         """
         self._repeats.forget(origin)
-        if any(each == origin for _, each in self._registering):
+        if origin in self._under_way:
             self._closed.add(origin)
 
     def _decide(self, on: _Registering, decoded: Registration) -> Steps[Answer]:
@@ -307,9 +309,6 @@ class Proposer(Component):
 
     def _conclude(self, on: _Registering, command: Command, outcome: Verdict | ConsistencyError) -> None:
         """Answer a registration by its command's outcome, or decide it again if the record has changed."""
-        if isinstance(outcome, Moved) and on.origin in self._closed:
-            self._answer(on, NOT_BEGUN)
-            return
         if isinstance(outcome, Moved):
             done = partial(self._answer, on)
             answer = self._line.run(
@@ -333,6 +332,9 @@ class Proposer(Component):
         self._answer(on, answer)
 
     def _decide_again(self, on: _Registering) -> Steps[Answer]:
+        # Look at this here, because the connection may be closed while this work waits for its turn.
+        if on.origin in self._closed:
+            return NOT_BEGUN
         try:
             # Decode the request again. A hundred large registrations may wait for outcomes, and keeping them
             # decoded would take too much memory.
@@ -355,8 +357,10 @@ class Proposer(Component):
         self._registering[registrant] -= 1
         if not self._registering[registrant]:
             del self._registering[registrant]
-            if on.origin in self._closed and not any(each == on.origin for _, each in self._registering):
-                self._closed.discard(on.origin)
+        self._under_way[on.origin] -= 1
+        if not self._under_way[on.origin]:
+            del self._under_way[on.origin]
+            self._closed.discard(on.origin)
         on.answered(self._counted(answer))
 
     # -- proposals ----------------------------------------------------------------------------------------

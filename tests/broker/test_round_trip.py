@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from routekeeper.broker.config import LIVE_KEYS, BrokerConfig, apply_properties
 from routekeeper.broker.requests.handlers import serve
 from routekeeper.broker.server.delay import deliver_due
-from routekeeper.broker.server.loading import load_broker, read_changed_settings, run_here, save_now
+from routekeeper.broker.server.loading import load_broker, read_changed_settings, save_now
 from routekeeper.broker.store.files import DISK
-from routekeeper.broker.store.steps import Steps
+from routekeeper.broker.store.steps import Steps, run_here
 from routekeeper.broker.tables.state import BrokerState, Call, Stepwise, Work
 from routekeeper.broker.tables.state_files import StateFile, StateFiles
 from routekeeper.remoting.command import RemotingCommand

@@ -140,14 +140,19 @@ def test_messages_under_way_at_the_end_of_the_blocking_client_have_an_unknown_ou
 
 def test_messages_under_way_have_an_outcome_although_ctrl_c_interrupts_the_end_of_close(silent: Any) -> None:
     """The interrupt comes while ``close`` waits for a thread that hangs in a hook of the user."""
-    hook, main = Hangs(), threading.main_thread()
+    hook, own = Hangs(), threading.get_ident()
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    # Not SIGINT, because a background job of a shell ignores it.
+    former = signal.signal(signal.SIGUSR1, stop)
     silent.unanswered = set()
     client = routekeeper.client.blocking.Client(replace(config(silent), shutdown_s=0.1), hooks=(hook,))
 
     def interrupt() -> None:
         wait_until(lambda: client.core.closing, "the client ends its threads", within_s=20.0)
-        assert main.ident is not None
-        signal.pthread_kill(main.ident, signal.SIGINT)
+        signal.pthread_kill(own, signal.SIGUSR1)
 
     try:
         client.start()
@@ -159,6 +164,7 @@ def test_messages_under_way_have_an_outcome_although_ctrl_c_interrupts_the_end_o
         interrupting.join()
         assert isinstance(future.exception(0), OutcomeUnknown)
     finally:
+        signal.signal(signal.SIGUSR1, former)
         hook.let_go.set()
 
 

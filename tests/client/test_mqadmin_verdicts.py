@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.server
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -145,3 +147,38 @@ def test_only_decimal_digits_are_a_number(text: str) -> None:
     with pytest.raises(UsageError, match="readQueueNums="):
         Arguments({"r": text}).number("r", "readQueueNums", 8, low=1, high=65536)
     assert Arguments({"r": "+16"}).number("r", "readQueueNums", 8, low=1, high=65536) == 16
+
+
+def test_routes_that_name_servers_do_not_tell_are_not_said_to_be_equal() -> None:
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            pages = {
+                "/v1/digest": {"digest": str(id(self.server))},
+                "/v1/brokers": {"brokers": []},
+                "/v1/topics": {"topics": []},
+                "/v1/status": {"mode": "independent"},
+            }
+            found = pages.get(self.path.partition("?")[0])
+            body = json.dumps(found).encode()
+            self.send_response(503 if found is None else 200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    servers = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page) for _ in range(2)]
+    for server in servers:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    addresses = [f"127.0.0.1:{server.server_port}" for server in servers]
+    try:
+        code, out, err = mqadmin("routeDiff", "--http", ";".join(addresses), "-t", "T")
+    finally:
+        for server in servers:
+            server.shutdown()
+            server.server_close()
+    assert code == 1
+    assert "equal" not in out
+    for addr in addresses:
+        assert f"{addr}: route of topic T: answered with status 503" in err

@@ -82,6 +82,21 @@ def test_a_serial_queue_continues_without_a_message_that_was_set_aside() -> None
     assert queue.commit_offset == 2
 
 
+@pytest.mark.parametrize("serial", [False, True])
+def test_pulling_goes_on_behind_a_message_that_was_set_aside(*, serial: bool) -> None:
+    queue: ProcessQueue[Item] = ProcessQueue(0, serial=serial)
+    queue.pulled(items(0), 1)
+    (first,) = queue.take(1)
+    queue.set_aside(first)
+    for offset in range(1, SPAN_MAX + 100):
+        queue.pulled(items(offset), offset + 1)
+        queue.done(queue.take(1))
+        assert not queue.full
+    assert queue.commit_offset == 0
+    queue.done([first])
+    assert queue.commit_offset == SPAN_MAX + 100
+
+
 def test_a_dropped_queue_hands_out_nothing() -> None:
     queue: ProcessQueue[Item] = ProcessQueue(0)
     queue.pulled(items(0), 1)

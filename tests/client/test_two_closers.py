@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -259,9 +260,40 @@ def test_signal_handler_that_closes_a_client_lets_the_interrupted_close_go_on(
 
     former = signal.signal(signal.SIGUSR1, handle)
     try:
-        consumer = client.consume(GROUP, {"T": "*"}, listen)
+        consumer = client.push_consumer(GROUP, {"T": "*"}, listen)
+        consumer.start()
         assert called.wait(WITHIN_S)
         client.close()
     finally:
         signal.signal(signal.SIGUSR1, former)
     check_left(script)
+
+
+def test_signal_handler_that_closes_the_client_does_not_wait_for_the_close_that_it_interrupted(
+    script: Script, config: ClientConfig
+) -> None:
+    """The interrupted close of the consumer goes on only after the handler."""
+    called, took, main = threading.Event(), list[float](), threading.main_thread()
+    client = routekeeper.client.blocking.Client(replace(config, shutdown_s=2.0))
+
+    def listen(batch: Batch) -> None:
+        called.set()
+        wait_until(lambda: consumer.core.stopping, "the main thread closes the consumer")
+        assert main.ident is not None
+        signal.pthread_kill(main.ident, signal.SIGUSR1)
+        wait_until(lambda: bool(took), "the handler has closed the client", within_s=60.0)
+
+    def handle(number: int, frame: object) -> None:
+        begin = time.monotonic()
+        client.close()
+        took.append(time.monotonic() - begin)
+
+    former = signal.signal(signal.SIGUSR1, handle)
+    try:
+        consumer = client.push_consumer(GROUP, {"T": "*"}, listen)
+        consumer.start()
+        assert called.wait(WITHIN_S)
+        consumer.close()
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+    assert took[0] < 15.0, "not the 22 s for which a close waits for another one"

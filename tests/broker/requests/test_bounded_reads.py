@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from routekeeper.broker.requests.handlers import serve
-from routekeeper.broker.server.loading import run_here
 from routekeeper.broker.store.files import DISK
 from routekeeper.broker.store.messages import Draft
+from routekeeper.broker.store.steps import run_here
 from routekeeper.broker.tables.state import BrokerState, Call, Later, Stepwise
 from routekeeper.remoting.bodies import QueueOffsets, SubscriptionGroupConfig
 from routekeeper.remoting.command import RemotingCommand

@@ -14,9 +14,9 @@ import pytest
 from routekeeper.broker.requests.sending import delayed
 from routekeeper.broker.server import delay
 from routekeeper.broker.server.delay import DelayService, deliver_due, oldest_waiting
-from routekeeper.broker.server.loading import run_here
 from routekeeper.broker.store.files import DISK
 from routekeeper.broker.store.messages import Draft
+from routekeeper.broker.store.steps import run_here
 from routekeeper.broker.tables.state import BrokerState
 from routekeeper.broker.tables.topics import SCHEDULE_TOPIC
 from routekeeper.remoting.message import StoredMessage, decode_messages

@@ -21,11 +21,11 @@ from routekeeper.broker.config import BrokerConfig
 from routekeeper.broker.errors import StoreUnavailable
 from routekeeper.broker.requests.handlers import Outcome, serve
 from routekeeper.broker.server.delay import deliver_due, oldest_waiting
-from routekeeper.broker.server.loading import load_broker, run_here
+from routekeeper.broker.server.loading import load_broker
 from routekeeper.broker.store.files import read_whole
 from routekeeper.broker.store.mending import Mending
 from routekeeper.broker.store.messages import GetStatus
-from routekeeper.broker.store.steps import Steps
+from routekeeper.broker.store.steps import Steps, run_here
 from routekeeper.broker.tables.state import BrokerState, Call, Later, Stepwise, Work
 from routekeeper.broker.tables.state_files import TOPICS as TOPIC_TABLE
 from routekeeper.broker.tables.state_files import Failure, LogFlush, StateFiles

@@ -12,8 +12,8 @@ from functools import partial
 
 import pytest
 
-from routekeeper.broker.server.loading import run_here
 from routekeeper.broker.store.messages import Draft, MessageStore
+from routekeeper.broker.store.steps import run_here
 
 from .broker import HOST, ROOT
 from .disk import PowerCut, SimulatedDisk

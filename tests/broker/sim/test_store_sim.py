@@ -9,8 +9,8 @@ from typing import Final
 import pytest
 
 from routekeeper.broker.errors import StoreUnavailable
-from routekeeper.broker.server.loading import run_here
 from routekeeper.broker.store.messages import Draft, MessageStore
+from routekeeper.broker.store.steps import run_here
 from routekeeper.remoting.message import Host
 
 from .broker import ROOT, Simulation

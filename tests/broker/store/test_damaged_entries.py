@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from routekeeper.broker.server.loading import run_here
 from routekeeper.broker.store.consume_queue import ENTRY, ENTRY_SIZE, Entry
 from routekeeper.broker.store.files import DISK
 from routekeeper.broker.store.messages import MessageStore
+from routekeeper.broker.store.steps import run_here
 from routekeeper.remoting.message import decode_messages, tag_hash
 from tests.broker.store.test_store import NOW, OpenStore, bodies, checkpoint, draft, numbers, open_store, put
 

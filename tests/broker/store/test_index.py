@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from routekeeper.broker.requests.queries import RESULTS_MAX
-from routekeeper.broker.server.loading import run_here
 from routekeeper.broker.store.files import DISK
 from routekeeper.broker.store.message_index import KEYS_MAX, keys_of
 from routekeeper.broker.store.messages import Draft, MessageStore
+from routekeeper.broker.store.steps import run_here
 from routekeeper.remoting.message import Host, decode_messages
 from tests.broker.conftest import StartBroker, Wire
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from routekeeper.broker.server.loading import run_here
 from routekeeper.broker.store import message_index
 from routekeeper.broker.store.files import Disk
 from routekeeper.broker.store.message_index import KEYS_MAX
 from routekeeper.broker.store.messages import INDEXED_AT_ONCE, Draft, MessageStore
+from routekeeper.broker.store.steps import run_here
 from tests.broker.store import test_index
 from tests.broker.store.test_index import HOST, find
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from routekeeper.broker.server.loading import run_here
 from routekeeper.broker.store.mending import Mending
 from routekeeper.broker.store.messages import Draft, MessageStore
+from routekeeper.broker.store.steps import run_here
 from tests.broker.store.test_store import BORN, HOST, NOW
 
 COUNT = 60

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from routekeeper.broker.server.loading import run_here
 from routekeeper.broker.server.upkeep import close_store
 from routekeeper.broker.store.files import DISK
 from routekeeper.broker.store.messages import Draft, MessageStore
+from routekeeper.broker.store.steps import run_here
 from routekeeper.remoting.message import Host
 from tests.broker.conftest import StartBroker, Wire
 

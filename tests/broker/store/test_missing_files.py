@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from routekeeper.broker.errors import StoreDamaged
-from routekeeper.broker.server.loading import run_here
+from routekeeper.broker.store.steps import run_here
 from routekeeper.remoting.message import decode_messages
 from tests.broker.conftest import StartBroker
 from tests.broker.store.test_store import (

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from routekeeper.broker.errors import StoreDamaged, StoreUnavailable
 from routekeeper.broker.requests.tags import subscription_codes, tags_code
-from routekeeper.broker.server.loading import run_here
 from routekeeper.broker.store.commit_log import CommitLog
 from routekeeper.broker.store.consume_queue import ENTRY, ConsumeQueue, Entry, write_entries
 from routekeeper.broker.store.files import DISK
 from routekeeper.broker.store.log_scan import Record, read_indexed, read_record
 from routekeeper.broker.store.messages import Draft, GetStatus, MessageStore
 from routekeeper.broker.store.recovery import Checkpoint
+from routekeeper.broker.store.steps import run_here
 from routekeeper.remoting.errors import LocalProtocolError
 from routekeeper.remoting.message import Host, StoredMessage, decode_messages, encode_message, tag_hash
 

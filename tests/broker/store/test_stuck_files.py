@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from routekeeper.broker.server.loading import run_here
 from routekeeper.broker.store.files import Disk
 from routekeeper.broker.store.messages import MessageStore
+from routekeeper.broker.store.steps import run_here
 from tests.broker.store.test_store import (
     OpenStore,
     bodies,
@@ -138,3 +138,28 @@ def test_index_files_that_an_operator_removed_keep_no_log_file(open_store: OpenS
         file.unlink()
     run_here(store.remove_old_files(before=math.inf))
     assert log_files(tmp_path) == files[-1:]
+
+
+def test_files_of_a_deleted_topic_are_removed_although_no_file_can_be_made(
+    open_store: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without free inodes only this removal makes room, so it must not wait for a new file."""
+    store = open_store()
+    put(store, COUNT)
+    put(store, 1, topic="U")
+    checkpoint(store)
+    store.delete_topic("T")
+    store.confirm_topics(0, 1)
+    open_file = Disk.open
+    queues = tmp_path / "consumequeue"
+
+    def full(disk: Disk, path: Path, **how: bool) -> int:
+        if not path.exists() and (queues / "T").exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return open_file(disk, path, **how)
+
+    monkeypatch.setattr(Disk, "open", full)
+    checkpoint(store)
+    assert not (queues / "T").exists()
+    assert store.refusing is None
+    assert store.bounds("U", 0) == (0, 1)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from routekeeper.broker.server.loading import run_here
 from routekeeper.broker.store.files import Disk
+from routekeeper.broker.store.steps import run_here
 from tests.broker.store.test_damaged_entries import DAMAGES, damage, entry_of, filled, path_of
 from tests.broker.store.test_index import Stores, find, put, stores
 from tests.broker.store.test_store import OpenStore, bodies, log_files, numbers, open_store

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import io
 import json
+import os
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -140,6 +142,26 @@ async def test_answer_to_a_put_that_waits_for_the_file_names_its_own_version(
         assert (await other)[0] == 200
         assert (await ask(one, "PUT", value="lost", If_Match=own))[0] == 412
         assert (await ask(one, "GET"))[2]["value"] == "B"
+
+
+async def test_a_value_that_was_overwritten_before_its_file_failed_was_in_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk_fails, writes = threading.Event(), threading.Event()
+
+    def save(path: Path, table: Any) -> None:
+        writes.set()
+        assert disk_fails.wait(30)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(independent, "save_kv_file", save)
+    async with serving(tmp_path, "independent") as one:
+        put = asyncio.create_task(ask(one, "PUT", value="A"))
+        await until(writes.is_set)
+        other = asyncio.create_task(ask(one, "PUT", value="B"))
+        await until(lambda: value_at(one) == "B")
+        disk_fails.set()
+        assert [status for status, _, _ in (await put, await other)] == [507, 507]
 
 
 def value_at(one: Node) -> str | None:
