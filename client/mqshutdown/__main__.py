@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -83,32 +84,37 @@ def _stop(program: str) -> int:
     if not servers:
         print(f"No {program} running.")
         return 1
-    for server in servers:
-        print(f"The {program}({server.pid}) is running...", flush=True)
-        try:
-            os.kill(server.pid, signal.SIGTERM)
-        except ProcessLookupError:
-            pass  # the process has ended meanwhile
-        print(f"Send shutdown request to {program}({server.pid}) OK", flush=True)
-    deadline_s = time.monotonic() + _ENDS_WITHIN_S
+    told: list[Server] = []
     try:
-        while time.monotonic() < deadline_s:
-            for server in [server for server in servers if _start_of(server.pid) != server.started]:
-                print(f"The {program}({server.pid}) has stopped.", flush=True)
-                servers.remove(server)
-            if not servers:
-                break
-            time.sleep(0.05)
+        for server in servers:
+            print(f"The {program}({server.pid}) is running...", flush=True)
+            with contextlib.suppress(ProcessLookupError):  # the process has ended meanwhile
+                os.kill(server.pid, signal.SIGTERM)
+            told.append(server)
+            print(f"Send shutdown request to {program}({server.pid}) OK", flush=True)
+        _await_end(program, told)
     except KeyboardInterrupt:
-        left = ", ".join(f"{program}({server.pid})" for server in servers)
+        left = ", ".join(f"{program}({server.pid})" for server in told) or "nobody"
         print(f"mqshutdown: interrupted; SIGTERM was sent to {left}, which may still run", file=sys.stderr)
         raise
-    for server in servers:
+    for server in told:
         print(
             f"mqshutdown: {program}({server.pid}) still runs after {_ENDS_WITHIN_S:g} s: its log says why",
             file=sys.stderr,
         )
-    return 1 if servers else 0
+    return 1 if told else 0
+
+
+def _await_end(program: str, servers: list[Server]) -> None:
+    """Wait until the servers have ended, and remove those from the list."""
+    deadline_s = time.monotonic() + _ENDS_WITHIN_S
+    while time.monotonic() < deadline_s:
+        for server in [server for server in servers if _start_of(server.pid) != server.started]:
+            print(f"The {program}({server.pid}) has stopped.", flush=True)
+            servers.remove(server)
+        if not servers:
+            break
+        time.sleep(0.05)
 
 
 def _running() -> Iterator[Server]:
