@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import io
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from routekeeper.bench import compare
+from routekeeper.bench.arms import servers
 from routekeeper.bench.compare import Ending, Teller, missing_turns
 from routekeeper.bench.plan import load_plan
 from routekeeper.bench.processes import ClusterError
@@ -64,7 +65,8 @@ def test_failure_while_a_run_ends_makes_one_run_void_and_the_others_go_on(
     asked, out, said = short_comparison(), tmp_path / "out", io.StringIO()
     compare.begin(out, asked)
     # With this program in place of Python, each server ends at once, so each design loses its runs quickly.
-    monkeypatch.setattr(sys, "executable", "/bin/false")
+    # The harness's own programs are real. If one of them ended, the run would be void.
+    monkeypatch.setattr(servers, "sys", SimpleNamespace(executable="/bin/false"))
     monkeypatch.setattr(compare, "Session", session)
     with contextlib.redirect_stderr(said):
         folders = compare.make_runs(out, asked)
