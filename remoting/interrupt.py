@@ -66,8 +66,9 @@ def interruptible_sleep(seconds: float) -> None:
     reader, writer = os.pipe()
     try:
         os.set_blocking(writer, False)
-        before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        try:
+        before = -1
+        try:  # a pending signal may raise right after this call, so the call is inside
+            before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
             while (left := deadline - time.monotonic()) > 0:
                 if select.select([reader], [], [], left)[0]:
                     os.read(reader, 1)

@@ -62,6 +62,24 @@ def test_a_signal_at_the_last_moment_ends_the_sleep() -> None:
 
 
 @pytest.mark.slow
+def test_a_signal_at_the_begin_of_the_watch_leaves_no_closed_descriptor_behind() -> None:
+    """Otherwise Python would write to this descriptor, or to another file with its number, at each signal."""
+    late = """
+    import functools
+    set_wakeup_fd = signal.set_wakeup_fd
+    def first(writer, **settings):
+        signal.set_wakeup_fd = set_wakeup_fd
+        return late(functools.partial(set_wakeup_fd, **settings))(writer)
+    signal.set_wakeup_fd = first
+    try:
+        interrupt.interruptible_sleep(5.0)
+    except AlarmCame:
+        print("AlarmCame", set_wakeup_fd(-1))
+    """
+    assert printed(PROGRAM + late) == "AlarmCame -1"
+
+
+@pytest.mark.slow
 def test_a_signal_during_the_sleep_ends_it() -> None:
     alarm = """
     signal.setitimer(signal.ITIMER_REAL, 0.05)
