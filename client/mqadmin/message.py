@@ -20,7 +20,7 @@ from .options import OUTPUT, Arguments, Command, Option, UsageError, instant
 
 TOOLS_CONSUMER: Final = "TOOLS_CONSUMER"
 _COUNT_DEFAULT: Final = 128
-_PULL_MAX: Final = 32
+PULL_MAX: Final = 32
 #: Largest number of pulls of one offset while a broker searches for the message there, and the pause between
 #: two of these pulls in seconds. Together they allow 30 s.
 _SEARCH_PULLS: Final = 150
@@ -131,7 +131,7 @@ def _print_queue(context: Context, consumer: TopicReader, queue: MessageQueue, f
     printed = 0
     offset = first
     while offset <= last:
-        result = pull(context, consumer, queue, offset, count=min(_PULL_MAX, last - offset + 1))
+        result = pull(context, consumer, queue, offset, count=min(PULL_MAX, last - offset + 1))
         if is_searching(result, offset):
             break
         offset = result.next_offset

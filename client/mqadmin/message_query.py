@@ -20,13 +20,12 @@ from ..errors import NotApplied, describe
 from ..queue_reader import PullResult, ReceivedMessage, TopicReader, receive
 from . import java
 from .context import Context
-from .message import TOOLS_CONSUMER, offset_bounds, print_message, pull, pull_status
+from .message import PULL_MAX, TOOLS_CONSUMER, offset_bounds, print_message, pull, pull_status
 from .options import OUTPUT, OUTPUT_LONG, Arguments, Command, Option, UsageError, instant
 from .targets import CLUSTER, document, masters_of_topic
 from .tracks import Track, tracks_of
 
 _RESULTS_MAX: Final = 64
-_PULL_MAX: Final = 32
 
 
 class Match(NamedTuple):
@@ -336,7 +335,7 @@ def pulls(
     """
     offset, ended = first, False
     while offset < last and not ended:
-        result = pull(context, consumer, queue, offset, expression=expression, count=_PULL_MAX)
+        result = pull(context, consumer, queue, offset, expression=expression, count=PULL_MAX)
         ended = result.next_offset <= offset
         for broken in result.broken:
             context.fail(f"{broken.offset_message_id}: {broken.reason}")
