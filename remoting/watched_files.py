@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
+from routekeeper.remoting import wall_clock
 from routekeeper.remoting.disk_threads import DiskThreads
 from routekeeper.remoting.files import Signature, signature
 
@@ -125,7 +125,8 @@ class WatchedFiles(Generic[T]):
             if found == self._taken:
                 self._refused = None  # if the same error comes back, log it again
                 return "unchanged"
-            if any(abs(time.time_ns() - changed_ns) < settled_s * 1e9 for changed_ns, _, _ in found):
+            now_ms = wall_clock.now_ms()
+            if any(abs(now_ms - changed_ns / 1e6) < settled_s * 1e3 for changed_ns, _, _ in found):
                 return _UNSETTLED
             # Read again, even after a refusal: an operator replaces files one after another. A certificate
             # and a key that do not match now may soon match.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from routekeeper.remoting import watched_files
+from routekeeper.remoting import wall_clock, watched_files
 from routekeeper.remoting.files import Signature
 from routekeeper.remoting.watched_files import WatchedFiles
 from tests.waiting import until
@@ -215,28 +215,49 @@ async def test_a_file_that_was_just_written_is_taken_by_a_later_check_or_at_once
 ) -> None:
     """The process that writes the file may not be done yet."""
     number.path.write_text("22")
-    age_ns, checks = 0, 0
+    age_ms, checks = 0, 0
 
-    def now_ns() -> int:
+    def now_ms() -> int:
         nonlocal checks
         checks += 1
-        return os.stat(number.path).st_mtime_ns + age_ns
+        return os.stat(number.path).st_mtime_ns // 1_000_000 + age_ms
 
     monkeypatch.setattr(watched_files, "CHECK_S", 0.01)
     monkeypatch.setattr(watched_files, "SETTLED_S", 0.01)
-    monkeypatch.setattr(time, "time_ns", now_ns)
+    monkeypatch.setattr(wall_clock, "now_ms", now_ms)
     number.files.watch()
     try:
         await until(lambda: checks > 3, "some checks")
         assert number.taken == []
-        age_ns = 10_000_000
+        age_ms = 100
         await until(lambda: number.taken == [22], "the file is old enough")
-        age_ns = 0
+        age_ms = 0
         number.path.write_text("333")
         assert await number.files.look() == "taken"
     finally:
         number.files.close()
     assert number.taken == [22, 333]
+
+
+async def test_a_clock_beyond_2262_does_not_end_the_checks(
+    number: Number, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From then on, Python's clock of 64-bit nanoseconds raises an error."""
+
+    def overflows() -> int:
+        raise OverflowError("timestamp out of range for platform time_t")
+
+    monkeypatch.setattr(time, "time_ns", overflows)
+    number.path.write_text("22")
+    assert await number.files.look() == "taken"
+    monkeypatch.setattr(watched_files, "CHECK_S", 0.01)
+    monkeypatch.setattr(watched_files, "SETTLED_S", 0.01)
+    number.path.write_text("333")
+    number.files.watch()
+    try:
+        await until(lambda: number.taken == [22, 333], "the file is old enough")
+    finally:
+        number.files.close()
 
 
 async def test_a_file_that_changes_while_it_is_read_is_refused_until_the_next_check(tmp_path: Path) -> None:
