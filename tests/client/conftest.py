@@ -71,7 +71,6 @@ class Peer:
         self.hang_up: set[int] = set()
         self.hang_up_once: set[int] = set()
         self.requests: list[RemotingCommand] = []
-        self._connections: set[Connection] = set()
         self._member: Connection | None = None
         self._addr: Future[str] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -89,7 +88,6 @@ class Peer:
             await server.close(drain_s=0)
 
     def _handle(self, connection: Connection, request: RemotingCommand) -> Answer:
-        self._connections.add(connection)
         if request.code == RequestCode.HEART_BEAT:
             self._member = connection
         self.requests.append(request)
@@ -100,11 +98,10 @@ class Peer:
         return self.answer(request)
 
     def push(self, request: RemotingCommand) -> None:
-        """Send a request over every connection on which the peer has received a request."""
+        """Send a request to the client whose heartbeat came last, over the heartbeat's connection."""
         assert self._loop is not None
-        for connection in self._connections:
-            if connection.open:
-                self._loop.call_soon_threadsafe(connection.notify, request)
+        assert self._member is not None
+        self._loop.call_soon_threadsafe(self._member.notify, request)
 
     def ask(self, request: RemotingCommand) -> RemotingCommand:
         """Send a request to the client whose heartbeat came last, and return the client's answer."""

@@ -27,8 +27,9 @@ from tests.bench.report.full_size import full_size, longest_page
 from tests.bench.report.in_browser import ANSWER_MAX_S, OPEN_FOLDS, Tab, scroll_width
 
 needs_chromium = pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
-# The marker "computes" sets a long time limit, because a browser starts slowly on a busy machine.
-pytestmark = [pytest.mark.bench, pytest.mark.computes]
+# Not "computes": those tests get only processor time that others leave, and a browser that gets hardly any
+# time for minutes may fail.
+pytestmark = [pytest.mark.bench]
 
 WIDTHS: Final = (360, 768, 1280)
 HEIGHT: Final = 1600

@@ -20,26 +20,27 @@ from routekeeper.nameserver.verdicts import Applied
 from routekeeper.remoting.registration import REGISTER_TOPICS_MAX
 from routekeeper.remoting.route import DataVersion
 from routekeeper.remoting.steps import Steps
-from tests.cost import TRIES, on_this_machine
+from tests.cost import TRIES
 from tests.nameserver.routes.test_route_table import key, registration
 from tests.registrations import as_it_came
 from tests.tables import check_table
 
-#: Maximum CPU time of a step, in seconds, on the usual machine. During a step, the nameserver serves no other
-#: request. The longest step takes 15 to 19 ms, and each of these changes takes 80 to 500 ms in all.
-STEP_S = 0.02
+#: Maximum share of a step in the CPU time of the whole change. During a step, the nameserver serves no other
+#: request. Each of these changes takes 30 to 500 ms in all, and its longest step takes 3 to 8 % of that, but
+#: 27 % (7 to 15 ms) if removals are forgotten. A limit in seconds would depend on the machine.
+SHARE, SHARE_FORGOTTEN = 0.2, 0.5
 
 A = BrokerName("a")
 
 
-def check_steps(make: Callable[[], Steps[object]]) -> None:
-    """Check that no step takes longer than ``STEP_S`` in at least one of several tries.
+def check_steps(make: Callable[[], Steps[object]], share: float = SHARE) -> None:
+    """Check that in at least one of several tries, no step takes more than a share of the whole change.
 
-    Other processes may slow down some of the tries.
+    Other processes may slow down some steps of some tries.
     """
-    least, allowed = float("inf"), on_this_machine(STEP_S)
+    least = 1.0
     for _ in range(TRIES):
-        steps, longest = make(), 0.0
+        steps, took = make(), []
         gc.collect()
         gc.disable()
         try:
@@ -48,15 +49,15 @@ def check_steps(make: Callable[[], Steps[object]]) -> None:
                 try:
                     next(steps)
                 finally:
-                    longest = max(longest, time.thread_time() - began)
+                    took.append(time.thread_time() - began)
         except StopIteration:
             pass
         finally:
             gc.enable()
-        least = min(least, longest)
-        if least < allowed:
+        least = min(least, max(took) / sum(took))
+        if least < share:
             break
-    assert least < allowed
+    assert least < share
 
 
 def topics_of(name: str, count: int) -> tuple[str, ...]:
@@ -104,7 +105,7 @@ def test_removal_that_makes_half_of_the_others_forgotten_is_made_in_steps() -> N
         made.append(table)
         return table.applying(eviction(table, "b"))
 
-    check_steps(make)
+    check_steps(make, SHARE_FORGOTTEN)
     table = made[-1]
     assert table.tombstones.floor == table.revision - 1
     assert len(table.tombstones.by_kind["topic"]) == TOMBSTONES_MAX // 2 - 5
