@@ -27,7 +27,7 @@ from typing import Any, Self, TypeVar, assert_never
 from routekeeper.remoting import wall_clock
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError
-from routekeeper.remoting.threads import NoFreeThread, in_thread
+from routekeeper.remoting.threads import NoFreeThread
 from routekeeper.remoting.transport import RPCHook
 from routekeeper.remoting.transport.aio import RemotingClient
 
@@ -37,6 +37,7 @@ from .aio_parts import Producer as Producer
 from .aio_parts import PullConsumer as PullConsumer
 from .aio_parts import PushConsumer as PushConsumer
 from .blocking import local_identity
+from .call_threads import CallThreads
 from .callbacks import check_callback, check_hooks, gives_coroutine
 from .config import ClientConfig, ProducerConfig, PullConsumerConfig
 from .consumer import ConsumerConfig, Listener, PushConsumerCore
@@ -81,6 +82,7 @@ class Client:
         self.admin = AdminOperations(self.core.directory)
         self._tls = secured(self.core.directory)
         self._hooks = hooks
+        self._threads = CallThreads()
         self._transport = self._membership = self._new_transport()
         self._pid = os.getpid()
         self._started = False
@@ -155,6 +157,7 @@ class Client:
                     # already cancelled.
                     await self._group.__aexit__(None, None, None)
             finally:
+                self._threads.end()
                 await self.perform(self.core.end())
 
     async def run(self, operation: Operation[T]) -> T:
@@ -283,7 +286,7 @@ class Client:
             case Fetch():
                 context = None if self._tls is None else self._tls.context()
                 try:
-                    return await _in_thread(http_fetch, effect, context)
+                    return await self._in_thread(http_fetch, effect, context)
                 except ClientError as error:
                     raise Unreached(str(error)) from error
             case _:
@@ -293,7 +296,7 @@ class Client:
         try:
             if gives_coroutine(effect.call):
                 return await effect.call(effect.argument)
-            result = await _in_thread(effect.call, effect.argument)
+            result = await self._in_thread(effect.call, effect.argument)
             return await result if inspect.isawaitable(result) else result
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
@@ -361,7 +364,19 @@ class Client:
             try:
                 await self._close_connections()
             finally:
+                self._threads.end()
                 await self.perform(self.core.end())
+
+    async def _in_thread(self, call: Callable[..., T], *arguments: object) -> T:
+        """Call a function in a thread, and return its result.
+
+        Raises:
+            ClientError: If no thread can be started; the function is not called.
+        """
+        try:
+            return await self._threads.call(call, *arguments)
+        except NoFreeThread as error:
+            raise ClientError(f"no thread can be started: {error}") from error
 
     async def _close_connections(self) -> None:
         try:
@@ -369,18 +384,6 @@ class Client:
         finally:
             if self._membership is not self._transport:
                 await self._membership.close()
-
-
-async def _in_thread(call: Callable[..., T], *arguments: object) -> T:
-    """Call a function in a thread, and return its result.
-
-    Raises:
-        ClientError: If no thread can be started; the function is not called.
-    """
-    try:
-        return await in_thread(call, *arguments)
-    except NoFreeThread as error:
-        raise ClientError(f"no thread can be started: {error}") from error
 
 
 def _warn_of_unsent(core: ClientCore) -> None:

@@ -1,18 +1,10 @@
-"""Calls of functions in a thread, for programs that continue if the system cannot start a thread."""
+"""Checks for programs whose threads the system may be unable to start."""
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import re
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Final, ParamSpec, TypeVar
-
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
-
+from typing import Final
 
 #: Number of threads that uvloop's library starts when a server binds its first port, unless the environment
 #: variable UV_THREADPOOL_SIZE gives another number. If the library cannot start one of them, it aborts the
@@ -60,42 +52,3 @@ def check_threads(own: int, pool_size: str = "") -> None:
         for thread in threads:
             if thread.ident is not None:
                 thread.join()
-
-
-async def in_thread(
-    call: Callable[_Arguments, _Result], *args: _Arguments.args, **kwargs: _Arguments.kwargs
-) -> _Result:
-    """Call a function in a thread, as :func:`asyncio.to_thread` does, and return its result.
-
-    ``asyncio.to_thread`` keeps a function that it could not start, and calls it when the process has a thread
-    again. The present function never makes such a late call.
-
-    Raises:
-        NoFreeThread: If no thread can be started; the function is not called, now or later.
-        RuntimeError: If the function raised StopIteration.
-    """
-    context = contextvars.copy_context()
-    outcome: Future[_Result] = Future()
-
-    def run() -> _Result:
-        if not outcome.set_running_or_notify_cancel():
-            raise NoFreeThread("the process could start no thread in time")
-        try:
-            result = context.run(call, *args, **kwargs)
-        except BaseException as error:
-            outcome.set_exception(error)
-            if isinstance(error, StopIteration):  # a future of asyncio never passes on a StopIteration
-                raise RuntimeError("the function raised StopIteration") from error
-            raise
-        outcome.set_result(result)
-        return result
-
-    try:
-        running = asyncio.get_running_loop().run_in_executor(None, run)
-    except RuntimeError as error:
-        # The executor still has the function, and one of its threads may already run it. Without this
-        # cancellation, the executor could call the function later.
-        if outcome.cancel():
-            raise NoFreeThread(str(error)) from error
-        running = asyncio.wrap_future(outcome)
-    return await running

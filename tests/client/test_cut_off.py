@@ -346,49 +346,13 @@ def test_a_function_for_which_no_thread_can_be_started_is_not_called(
 
     async def main() -> None:
         client = routekeeper.client.aio.Client(config)
-        scarce["asyncio"] = 1
+        scarce["client-call"] = 1
         with pytest.raises(ClientError, match="no thread can be started"):
             await client.run(call("refused"))
         await client.run(call("later"))
         assert called == ["later"]
         await client.close()
 
-    asyncio.run(main())
-
-
-def test_a_function_that_a_busy_thread_calls_although_no_thread_can_be_started_has_its_outcome(
-    config: ClientConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A busy thread may call a function for which no thread could be started. Its outcome must not be lost.
-
-    The executor queues a function before it starts a thread. If the start fails, the function stays queued.
-    """
-    go, called, start = threading.Event(), threading.Event(), threading.Thread.start
-
-    def refuse(thread: threading.Thread) -> None:
-        if thread.name != "asyncio_1":
-            start(thread)
-            return
-        go.set()
-        called.wait(20)
-        raise RuntimeError("can't start new thread")
-
-    def call(function: Callable[[float], object]) -> Operation[object]:
-        return (yield Deliver(function, 20.0))
-
-    def calls(_: float) -> str:
-        called.set()
-        return "called"
-
-    async def main() -> None:
-        client = routekeeper.client.aio.Client(config)
-        first = asyncio.create_task(client.run(call(go.wait)))
-        await asyncio.sleep(0)
-        assert await client.run(call(calls)) == "called"
-        assert await first
-        await client.close()
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
     asyncio.run(main())
 
 
@@ -400,10 +364,10 @@ def test_page_of_nameservers_is_read_again_after_no_thread_could_be_started(
     async def main() -> None:
         async with routekeeper.client.aio.Client(settings) as client:
             directory = client.core.directory
-            await until(lambda: not scarce["asyncio"], "a thread was refused")
+            await until(lambda: not scarce["client-call"], "a thread was refused")
             await until(lambda: "127.0.0.1:1" in directory.nameserver_list(), "the page was read")
 
-    scarce["asyncio"] = 1
+    scarce["client-call"] = 1
     asyncio.run(main())
 
 

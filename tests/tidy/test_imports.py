@@ -94,6 +94,7 @@ IO_MODULES = {
     "client/aio_parts.py",
     "client/blocking.py",
     "client/blocking_parts.py",
+    "client/call_threads.py",
     "client/fetch.py",
     "client/file_lock.py",
     "client/mqadmin/measure.py",
