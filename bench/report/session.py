@@ -33,6 +33,8 @@ _LAPTOP: Final = {
     "spark.rpc.message.maxSize": "1024",
     "spark.sql.shuffle.partitions": "4",
     "spark.ui.showConsoleProgress": "false",
+    # Python fetches each table over a socket of its own. On a busy machine the JVM may be late.
+    "spark.python.authenticate.socketTimeout": "10m",
     "spark.log.level": "ERROR",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
 }

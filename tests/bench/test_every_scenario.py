@@ -110,7 +110,11 @@ SHORT: Final[dict[tuple[str, str], tuple[float, float]]] = {
 #: server, these two designs still list the broker, so the time after the cut may be short. In raft mode, no
 #: server may drop a broker in the case "1-1-1". A cut of 4 s shows this, because it is longer than a lease.
 OWN: Final[dict[Arm, dict[tuple[str, str], tuple[float, float]]]] = {
-    "raft": {("partition", "1-1-1"): (4.0, 5.0), ("partition", "broker-nameserver"): (6.0, 1.0)},
+    "raft": {
+        ("partition", "1-2"): (10.0, 5.0),  # long: each new leader waits before it judges a silent broker
+        ("partition", "1-1-1"): (4.0, 5.0),
+        ("partition", "broker-nameserver"): (6.0, 1.0),
+    },
     "zookeeper": {
         ("broker-dies", "cable"): (5.5, 4.2),
         ("nameserver-restarts", "one-empty"): (0.3, 3.0),

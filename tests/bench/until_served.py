@@ -1,4 +1,4 @@
-"""A Locust file that ends a test after 8 requests (``ENOUGH``) of every wanted kind.
+"""A Locust file that ends a test after 8 successful requests (``ENOUGH``) of every wanted kind.
 
 Locust loads this file together with a Locust file of the benchmark.
 """
@@ -35,7 +35,12 @@ def watch(environment: Any, **_: Any) -> None:
 def quit_when_served(environment: Any) -> None:
     while True:
         entries = environment.stats.entries.values()
-        served = {(entry.method, entry.name) for entry in entries if entry.num_requests >= ENOUGH}
+        # Count successes only. Users without servers fail again and again, and must not end the test.
+        served = {
+            (entry.method, entry.name)
+            for entry in entries
+            if entry.num_requests - entry.num_failures >= ENOUGH
+        }
         workers = [client.user_count for client in getattr(environment.runner, "clients", {}).values()]
         if served >= WANTED and len([users for users in workers if users]) == PROCESSES:
             Path(os.environ["UNTIL_FILE"]).write_text(json.dumps(environment.stats.serialize_stats()))

@@ -31,6 +31,7 @@ from routekeeper.client.producer import Message, SendResult
 from routekeeper.client.queue_reader import ReceivedMessage, TopicReader
 from routekeeper.remoting.errors import RemotingError
 from routekeeper.remoting.route import TopicConfig
+from tests.ports import free_addresses
 
 TOPIC: Final = "Kill"
 QUEUES: Final = 4
@@ -61,7 +62,7 @@ class Server:
 
     def __init__(self, module: str, *flags: str, log: Path) -> None:
         self._module, self._flags, self._log = module, flags, log
-        self.addr = "127.0.0.1:0"
+        (self.addr,) = free_addresses(1)  # the kernel gives this port to nobody while the server is down
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:

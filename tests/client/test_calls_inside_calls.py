@@ -47,7 +47,7 @@ def test_a_selector_that_calls_its_own_client_ends_with_an_error(name: str, peer
 
     sent = in_thread(lambda: producer.send(MESSAGE, select=select))
     with pytest.raises(InvalidArgument, match="inside a call of the same client"):
-        sent.result(5)
+        sent.result(60)
     assert producer.send(MESSAGE).status is SendStatus.SEND_OK, "the client can still be used"
     client.close()
 
@@ -59,7 +59,7 @@ def test_a_log_handler_may_call_another_client(peer: Any) -> None:
     sent = in_thread(
         lambda: producer.send(MESSAGE, select=lambda queues, message: others_producer.queues("T")[0])
     )
-    assert sent.result(5).status is SendStatus.SEND_OK
+    assert sent.result(60).status is SendStatus.SEND_OK
     client.close()
     other.close()
 
@@ -97,9 +97,9 @@ def test_a_log_handler_that_sends_with_the_client_that_logs_does_not_stop_the_cl
     shipper, logger = Shipper(producer), logging.getLogger("routekeeper.client")
     logger.addHandler(shipper)
     try:
-        put = in_thread(lambda: producer.put(MESSAGE).exception(5))
-        assert isinstance(put.result(10), NotApplied)
-        in_thread(client.close).result(10)
+        put = in_thread(lambda: producer.put(MESSAGE).exception(30))
+        assert isinstance(put.result(60), NotApplied)
+        in_thread(client.close).result(60)
     finally:
         logger.removeHandler(shipper)
     assert shipper.failures

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import signal
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
@@ -23,13 +22,15 @@ from routekeeper.remoting.bodies import MessageQueue
 from routekeeper.remoting.codes import RequestCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError
-from tests.waiting import wait_until
+from tests.waiting import WITHIN_S, wait_until
 
 QUEUE = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
 MESSAGE = Message(topic="T", body=b"x")
 SENDS: set[int] = {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 #: Settings of a slow producer: one message in each batch, one batch at a time.
 SLOW = ProducerConfig(group="g", batch_size=1, batches_max=1, linger_s=0, retry_times=0, send_timeout_s=0.5)
+#: The same for a sender that hangs in a hook: a busy machine has enough time for the send itself.
+PATIENT = replace(SLOW, send_timeout_s=30.0)
 PULLING = PullConsumerConfig(group="pulling", consume_from=ConsumeFrom.FIRST_OFFSET)
 
 
@@ -40,13 +41,14 @@ class Hangs:
     """
 
     def __init__(self) -> None:
-        self.let_go = threading.Event()
+        self.held, self.let_go = threading.Event(), threading.Event()
 
     def before_request(self, remote: str, request: RemotingCommand) -> RemotingCommand:
         return request
 
     def after_response(self, remote: str, request: RemotingCommand, response: RemotingCommand) -> None:
         if request.code in SENDS:
+            self.held.set()
             self.let_go.wait(60)
 
 
@@ -66,6 +68,12 @@ def silent(new_peer: Callable[..., Any], answers: Any, route_body: Any) -> Any:
 
 def config(peer: Any) -> ClientConfig:
     return ClientConfig(nameservers=(peer.addr,), shutdown_s=0.5, call_timeout_s=30.0)
+
+
+def close_soon(producer: Any, hook: Hangs, seconds: float) -> None:
+    """Wait until the sender hangs in the hook. From then on, ``close`` waits only for these seconds."""
+    assert hook.held.wait(WITHIN_S)
+    producer.core.config = replace(producer.core.config, send_timeout_s=seconds)
 
 
 def check(under_way: BaseException | None, waiting: BaseException | None) -> None:
@@ -129,8 +137,9 @@ def test_messages_under_way_at_the_end_of_the_blocking_client_have_an_unknown_ou
     client = routekeeper.client.blocking.Client(config(silent), hooks=(hook,))
     try:
         client.start()
-        producer = client.producer(SLOW)
+        producer = client.producer(PATIENT)
         futures: list[Future[SendResult]] = [producer.put(MESSAGE) for _ in range(2)]
+        close_soon(producer, hook, 0.5)
         client.close()
         check(*(future.exception(0) for future in futures))
     finally:
@@ -138,33 +147,30 @@ def test_messages_under_way_at_the_end_of_the_blocking_client_have_an_unknown_ou
         client.close()
 
 
-def test_messages_under_way_have_an_outcome_although_ctrl_c_interrupts_the_end_of_close(silent: Any) -> None:
+def test_messages_under_way_have_an_outcome_although_ctrl_c_interrupts_the_end_of_close(
+    silent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The interrupt comes while ``close`` waits for a thread that hangs in a hook of the user."""
-    hook, own = Hangs(), threading.get_ident()
+    hook, join = Hangs(), threading.Thread.join
 
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
+    def interrupted(thread: threading.Thread, timeout: float | None = None) -> None:
+        if thread.name.startswith("batches"):
+            raise KeyboardInterrupt
+        join(thread, timeout)
 
-    # Not SIGINT, because a background job of a shell ignores it.
-    former = signal.signal(signal.SIGUSR1, stop)
     silent.unanswered = set()
     client = routekeeper.client.blocking.Client(replace(config(silent), shutdown_s=0.1), hooks=(hook,))
-
-    def interrupt() -> None:
-        wait_until(lambda: client.core.closing, "the client ends its threads", within_s=20.0)
-        signal.pthread_kill(own, signal.SIGUSR1)
-
     try:
         client.start()
-        future = client.producer(replace(SLOW, send_timeout_s=0.1)).put(MESSAGE)
-        interrupting = threading.Thread(target=interrupt)
-        interrupting.start()
-        with pytest.raises(KeyboardInterrupt):
-            client.close()
-        interrupting.join()
+        producer = client.producer(PATIENT)
+        future = producer.put(MESSAGE)
+        close_soon(producer, hook, 0.1)
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "join", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                client.close()
         assert isinstance(future.exception(0), OutcomeUnknown)
     finally:
-        signal.signal(signal.SIGUSR1, former)
         hook.let_go.set()
 
 
@@ -220,8 +226,9 @@ def test_messages_that_outlast_their_producer_get_an_outcome_from_the_blocking_c
     client = routekeeper.client.blocking.Client(replace(config(silent), shutdown_s=0.1), hooks=(hook,))
     try:
         client.start()
-        producer = client.producer(replace(SLOW, send_timeout_s=0.1))
+        producer = client.producer(PATIENT)
         future = producer.put(MESSAGE)
+        close_soon(producer, hook, 0.1)
         producer.close()
         assert not future.done()
         client.close()
@@ -235,9 +242,10 @@ def test_a_client_forgets_a_closed_producer_after_its_last_message_has_an_outcom
     hook = Hangs()
     silent.unanswered = set()
     with routekeeper.client.blocking.Client(replace(config(silent), shutdown_s=0.1), hooks=(hook,)) as client:
-        producer = client.producer(replace(SLOW, send_timeout_s=0.1))
+        producer = client.producer(PATIENT)
         kept = weakref.ref(producer.core)
         future = producer.put(MESSAGE)
+        close_soon(producer, hook, 0.1)
         producer.close()
         assert not future.done()
         hook.let_go.set()

@@ -547,9 +547,9 @@ def test_timeouts_are_the_callers(run: Runner, new_peer: NewPeer) -> None:
     with pytest.raises(RequestTimeout):
         run(
             config(peer.addr, call_timeout_s=30.0),
-            lambda core: invoke(peer.addr, RemotingCommand.request(28), 0.3),
+            lambda core: invoke(peer.addr, RemotingCommand.request(28), 1.5),
         )
-    assert 0.25 < time.monotonic() - before < 20.0, "not the 30 s that hold without one"
+    assert 1.4 < time.monotonic() - before < 20.0, "not the 30 s that hold without one"
 
 
 # Requests that are withdrawn before they are sent --------------------------------------------------

@@ -87,7 +87,7 @@ def listen(batch: Sequence[ReceivedMessage]) -> ConsumeResult:
 @contextmanager
 def running(kind: str, addr: str) -> Iterator[None]:
     """Run the blocking client, or the asyncio client on its own event loop, with a push consumer."""
-    config = ClientConfig(nameservers=(addr,), shutdown_s=1.0, call_timeout_s=1.0)
+    config = ClientConfig(nameservers=(addr,), shutdown_s=1.0, call_timeout_s=20.0)
     group = ConsumerConfig(group="g", consume_from=ConsumeFrom.FIRST_OFFSET)
     if kind == "blocking":
         with routekeeper.client.blocking.Client(config) as started:

@@ -166,7 +166,8 @@ def test_a_message_that_cannot_be_inflated_stops_nothing_and_ends_among_the_dead
         )
         with caplog.at_level(logging.ERROR, logger="routekeeper.client.consumer"):
             client.consume(config, {topic: "*"}, sink)
-            eventually(lambda: sink.bodies() == [b"before", b"behind"], "the others are delivered")
+            eventually(lambda: len(sink.bodies()) >= 2, "the others are delivered")
+            assert (sink.bodies() if orderly else sorted(sink.bodies())) == [b"before", b"behind"]
             eventually(dead(client, group), "the bad one is in the dead letter queue")
         assert "no LZ4 frame" in caplog.text
         queue = MessageQueue(topic=topic, broker_name="broker-a", queue_id=0)
@@ -244,7 +245,7 @@ def test_a_message_without_a_findable_end_stops_no_queue(
                 pushed = client.consume(config, {topic: "*"}, sink)
                 eventually(lambda: len(sink.bodies()) == 3, "the others are delivered")
                 bodies, unreadable = sink.bodies(), pushed.core.unreadable
-        assert bodies == [b"before", b"behind", b"last"]
+        assert (sorted(bodies) if kind == "push" else bodies) == [b"before", b"behind", b"last"]
         assert unreadable == 1
         assert "without a findable end passed over" in caplog.text
         assert "offset=1 next=2" in caplog.text

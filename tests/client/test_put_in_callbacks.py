@@ -26,7 +26,7 @@ SMALL = ProducerConfig(
     buffer_size=1000,
     batches_max=1,
     linger_s=0.0,
-    send_timeout_s=1.0,
+    send_timeout_s=20.0,
 )
 MESSAGE = Message(topic="T", body=b"x" * 600)
 #: Longest wait for an outcome in seconds.

@@ -86,8 +86,8 @@ def test_a_message_of_put_gets_its_outcome(
     with Client(ClientConfig(nameservers=(peer.addr,), shutdown_s=1.0)) as client:
         producer = client.producer(ProducerConfig(group="g", retry_times=0, send_timeout_s=0.5))
         for _ in range(2):
-            put = in_thread(lambda: producer.put(Message(topic="T", body=b"x")).exception(5))
-            assert isinstance(put.result(10), NotApplied)
+            put = in_thread(lambda: producer.put(Message(topic="T", body=b"x")).exception(30))
+            assert isinstance(put.result(60), NotApplied)
     assert handler.calls
 
 

@@ -247,6 +247,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[int
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(330)
 @pytest.mark.parametrize("own", ["client.py", "client/__init__.py"])
 def test_a_users_program_is_checked_against_our_types(
     own: str, checked: Callable[..., tuple[int, str]], tmp_path: Path
@@ -261,6 +262,7 @@ def test_a_users_program_is_checked_against_our_types(
     assert (code, revealed) == (0, ["int", *ours, "bytes"]), out
 
 
+@pytest.mark.timeout(330)
 def test_a_users_mistakes_are_found_by_our_types(
     checked: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:

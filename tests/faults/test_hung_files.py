@@ -81,7 +81,7 @@ def test_an_independent_nameserver_serves_and_ends_while_its_files_hang(tmp_path
             )
             with pytest.raises(RequestTimeout):
                 client.invoke(addr, settings, timeout_s=0.2)
-            wait_until(lambda: hangs.read_text() == "++", "both files hang")
+            wait_until(lambda: hangs.exists() and hangs.read_text() == "++", "both files hang")
             listed = RemotingCommand.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
             assert other.invoke(addr, listed).code == 0
             ends_in_time(process, log)

@@ -362,7 +362,9 @@ def _wait_beside(asked: Process, one: Input) -> float:
 
     thread = threading.Thread(target=send)
     thread.start()
-    while not over.is_set():
+    has_ended = False
+    while not has_ended:  # ask at least once, even if the thread has already ended
+        has_ended = over.is_set()
         began = time.perf_counter()
         bystander.ask(_CLUSTER_INFO)
         longest = max(longest, time.perf_counter() - began)

@@ -104,9 +104,11 @@ def test_blocking_members_share_the_queues_as_soon_as_the_broker_says_so(servers
         seen.extend(message.body for message in batch)
 
     group = ConsumerConfig(group="members", consume_from=ConsumeFrom.FIRST_OFFSET)
+    # By themselves the members look for other members only after ten minutes. If they share the queues within
+    # the time of the test, then only because the broker told them.
     with (
-        Client(patient([namesrv])) as one,
-        Client(patient([namesrv])) as two,
+        Client(patient([namesrv], rebalance_s=600.0)) as one,
+        Client(patient([namesrv], rebalance_s=600.0)) as two,
     ):
         producer = one.producer(sender("pg"))
         producer.send(Message(topic="Members", body=b"first"))
@@ -117,11 +119,9 @@ def test_blocking_members_share_the_queues_as_soon_as_the_broker_says_so(servers
 
         wait_until(lambda: count(first) == 4, "all queues at the only member")
         second = two.consume(group, {"Members": "*"}, listen)
-        # A member of the group looks for new members only every 20 s. Both members must share the queues
-        # within 10 s: this shows that the broker notified the first member.
-        wait_until(lambda: count(first) == 2 == count(second), "two queues each", 10.0)
+        wait_until(lambda: count(first) == 2 == count(second), "two queues each")
         for number in range(200):
             producer.send(Message(topic="Members", body=b"%d" % number))
         wait_until(lambda: len(set(seen)) == 201, "all messages consumed")
         second.close()
-        wait_until(lambda: count(first) == 4, "all queues back", 10.0)
+        wait_until(lambda: count(first) == 4, "all queues back")

@@ -19,7 +19,7 @@ from tests.ports import free_addresses
 from .apache import START_S, Apache, ApacheBroker, ask, has_route, wait_until
 from .ours import MODES, OurNamesrv, create_topic, our_mqadmin, start_namesrv
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
 NAMESRVS = 3
 

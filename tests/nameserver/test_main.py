@@ -23,6 +23,7 @@ from routekeeper.remoting.transport.blocking import BlockingClient
 from tests.golden.starts import HOME, RELEASES, recorded_settings
 from tests.ports import free_addresses
 from tests.signals import inherited
+from tests.waiting import wait_until
 
 READY = re.compile(
     r"mqnamesrv ready listen=(?P<listen>\S+) http=(?P<http>\S+) mode=(?P<mode>\S+) role=(?P<role>\S+)\n"
@@ -238,6 +239,8 @@ def test_settings_changed_at_run_time_hold_after_a_restart(tmp_path: Path) -> No
     with started(tmp_path, "--http", "off", "-c", str(file)) as (_, ready), BlockingClient() as client:
         shown = client.invoke(ready["listen"], RemotingCommand.request(319)).body.decode()
         assert "orderMessageEnable=true\n" in shown
+        log = tmp_path / "stderr.txt"
+        wait_until(lambda: "not in force" in log.read_text(), "the line is in the log")
     (line,) = [one for one in (tmp_path / "stderr.txt").read_text().splitlines() if "not in force" in one]
     assert "WARNING" in line
     store = f"{tmp_path}/data/namesrv.properties"

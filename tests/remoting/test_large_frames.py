@@ -98,7 +98,7 @@ async def test_strangers_that_never_finish_their_frames_hold_up_no_broker_for_lo
 
 @pytest.mark.usefixtures("run")
 async def test_connection_that_waits_for_its_turn_to_be_read_is_not_idle() -> None:
-    limits = {"large_frames_max": MIB, "large_frame_s": 60.0, "idle_s": 0.2}
+    limits = {"large_frames_max": MIB, "large_frame_s": 60.0, "idle_s": 1.0}
     async with serving(**limits) as (server, addr), Peer.dial(addr) as broker:
         async with Peer.dial(addr, host="127.0.0.2") as stranger:
             stranger.send(LENGTH.pack(3 * MIB) + bytes(100_000))

@@ -57,6 +57,8 @@ def test_level_changes_at_run_time_and_is_kept(program: str, code: int, tmp_path
         with BlockingClient() as other:  # a faulty request causes lines at level DEBUG
             other.invoke(running.addr, RemotingCommand.request(15, {}))
         wait_until(lambda: running.lines(" DEBUG "), "a line of level DEBUG")
+        if program == "nameserver":
+            wait_until(lambda: running.lines("connection closed"), "the line about the other client's end")
         assert running.change(code, logLevel="ERROR").code == 0
         running.client.close()
         count = len(running.lines(" DEBUG "))

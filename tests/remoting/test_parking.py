@@ -19,7 +19,7 @@ from routekeeper.remoting.transport.server import Connection, RemotingServer
 from tests.waiting import until
 
 WAITS, OTHER = 105, 106
-CONDITION_S = 10.0
+CONDITION_S = 60.0
 
 
 class Gate:

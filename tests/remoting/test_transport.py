@@ -496,7 +496,7 @@ async def test_blocking_client_is_shared_by_threads_and_tells_outcomes_apart() -
             assert sorted(results) == sorted(b"%d-%d" % (n, i) for n in range(5) for i in range(20))
             client.invoke_oneway(addr, request(1, oneway=True))
             with pytest.raises(RequestTimeout):
-                client.invoke(addr, request(3), timeout_s=0.05)
+                client.invoke(addr, request(3), timeout_s=0.5)
             with pytest.raises(ConnectionLost) as lost:
                 client.invoke(addr, request(4))
             assert lost.value.sent

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(660)
+
 ROOT = Path(__file__).parents[2]
 POLICY = "import os; print('policy', os.sched_getscheduler(0), os.getsid(0))"
 
@@ -24,7 +26,7 @@ def python(code: str) -> str:
 
 def leftover(command: str, other: str) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-m", "tests.leftover", command, other]
-    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_only_the_other_one_yields_and_both_are_of_one_session() -> None:

@@ -29,7 +29,7 @@ from tests.bench.report.in_browser import ANSWER_MAX_S, OPEN_FOLDS, Tab, scroll_
 needs_chromium = pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
 # Not "computes": those tests get only processor time that others leave, and a browser that gets hardly any
 # time for minutes may fail.
-pytestmark = [pytest.mark.bench]
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(1200)]
 
 WIDTHS: Final = (360, 768, 1280)
 HEIGHT: Final = 1600

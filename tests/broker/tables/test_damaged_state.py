@@ -14,6 +14,7 @@ import pytest
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.message import decode_messages
 from tests.broker.conftest import BrokerProcess, StartBroker, Wire
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -107,6 +108,8 @@ def refusal(store: Path) -> str:
 
 
 def lines(broker: BrokerProcess, level: str) -> list[str]:
+    # A thread writes the log. This line comes after all lines about files that were read at the start.
+    wait_until(lambda: " store directory path=" in broker.log.read_text(), "the start is in the log")
     return [line for line in broker.log.read_text().splitlines() if f" {level} " in line]
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.broker.conftest import BrokerProcess, StartBroker, Wire
 from tests.cost import TRIES
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -211,6 +212,7 @@ def test_missing_journals_are_named_and_no_message_is_lost(start_broker: StartBr
     for journal in journals:
         journal.unlink()
     third = start_broker()
+    wait_until(lambda: " store directory path=" in third.log.read_text(), "the start is in the log")
     text = third.log.read_text()
     for journal in journals:
         assert f"ERROR routekeeper.broker.store.journal journal missing file={journal}\n" in text

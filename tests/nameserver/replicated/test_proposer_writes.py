@@ -83,11 +83,14 @@ def test_write_behind_one_whose_deadline_has_come_is_applied(tmp_path: Path) -> 
     uvloop.run(body())
 
 
-async def test_write_in_flight_when_the_leader_stops_is_finished_by_the_next(tmp_path: Path) -> None:
+async def test_write_in_flight_when_the_leader_stops_is_finished_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Long, because elections may delay the writes.
+    monkeypatch.setattr("routekeeper.nameserver.replicated.mode.WRITE_DEADLINE_S", CONDITION_S)
     async with group_of(tmp_path, raftElectionTimeoutMs="500") as group:
         leader = group.leader()
         follower = group.at(group.followers()[0])
-        # Long, because elections may delay the writes.
         deadline = asyncio.get_running_loop().time() + CONDITION_S
 
         def put(prefix: str) -> list[asyncio.Future[Answer]]:
