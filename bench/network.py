@@ -190,7 +190,7 @@ class ProxyNetwork(Network):
         try:
             child.stdin.write(msgspec.json.encode(numbered).decode() + "\n")
             child.stdin.flush()
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: the proxy has ended, and its stdin is closed
             raise ClusterError(f"the proxy is gone: {error}\n{self.process.log_tail()}") from error
 
     def _answer(self, timeout_s: float) -> Done:

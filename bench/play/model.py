@@ -197,7 +197,8 @@ class Design(msgspec.Struct, kw_only=True):
     clients: list[Client] = []
     links: list[Link] = []
     topics: list[str] = []
-    """Topics that were created during the session, in order. Clients ask for the last topic."""
+    """Topics that were created during the session, in order. Clients ask for the last topic. A topic that is
+    created again moves to the end."""
     counters: Counters = msgspec.field(default_factory=Counters)
     usage: Usage | None = None
 
@@ -333,7 +334,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The design, or null for ``designs`` and ``done``."""
     designs: list[Design] | None = None
     divisor: float | None = None
-    """Divisor of the timers, set together with ``designs``."""
+    """Divisor of the timers, set together with ``designs``. The designs start again, so ``mark`` of the state
+    becomes null."""
     phase: Phase | None = None
     reason: str = ""
     server: Server | None = None

@@ -37,7 +37,7 @@ def apply(state: State, change: Change) -> None:
     if change.designs is not None:
         state.designs = [copied(design) for design in change.designs]
     if change.divisor is not None:
-        state.divisor = change.divisor
+        state.divisor, state.mark = change.divisor, None  # the designs start again, and count from there
     if change.mark is not None:
         state.mark = change.mark
         for each in state.designs:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -280,8 +281,8 @@ class Playground:
         self._ending = True
         self.hub.end()
         await asyncio.gather(*(self._in_thread(each.stage.end) for each in self._running))
-        # A design that was still starting may have started one more process before it noticed that the
-        # session ends. The task that starts the design ends this process, so wait for the task.
+        # A design that was still starting may be about to show its state or to start its threads. Wait until
+        # its task has noticed that the session ends.
         await asyncio.gather(*self._starting, return_exceptions=True)
         self._file.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -344,7 +345,9 @@ class Playground:
             return Outcome(design=running.name, result="not applied", reason=reason)
 
         async with running.lock:
-            if running.scene is None or running.phase != "running" or not self.is_shown(running):
+            if self._ending or not self.is_shown(running):
+                return refused(f"{running.name} is ending")
+            if running.scene is None or running.phase != "running":
                 return refused(f"{running.name} is {running.phase}")
             design = running.scene.design
             target, to = named(order.target, design), named(order.to, design)
@@ -399,14 +402,22 @@ class Playground:
                 for each in running:
                     await self._in_thread(each.stage.life.save, folder)
                 self._file.flush()
-                size = self._file.tell()
-                content = (self._work / SESSION_NAME).read_bytes()[:size]
-                (folder / SESSION_NAME).write_bytes(content)
+                await self._in_thread(self._copy_changes, folder, self._file.tell())
             except OSError as error:
                 raise NotSaved(f"{folder}: {error.strerror}") from error
-        path = str(folder)
-        return Saved(
-            folder=path,
-            report=f"mqbench report {path} --out {path}",
-            replay=f"mqbench play --replay {path}",
-        )
+        return saved_in(folder)
+
+    def _copy_changes(self, folder: Path, size: int) -> None:
+        """Copy the first ``size`` bytes of the session's file, to which the event loop continues to write."""
+        with open(self._work / SESSION_NAME, "rb") as file:
+            (folder / SESSION_NAME).write_bytes(file.read(size))
+
+
+def saved_in(folder: Path) -> Saved:
+    """Return the folder of a saved session, with the shell commands that use the folder."""
+    quoted = shlex.quote(str(folder))
+    return Saved(
+        folder=str(folder),
+        report=f"mqbench report {quoted} --out {quoted}",
+        replay=f"mqbench play --replay {quoted}",
+    )

@@ -57,15 +57,24 @@ class Replay:
         return min(last_ms, round((asyncio.get_running_loop().time() - self._begun_s) * 1000))
 
     async def run(self) -> None:
-        """Show all changes, each at the time at which it happened in the saved session."""
+        """Show all changes, each at the time at which it happened in the saved session.
+
+        Send ticks between the changes and after the last one, until the caller cancels this task. Without
+        ticks, a page would report that the program does not answer.
+        """
         loop = asyncio.get_running_loop()
         self._begun_s = loop.time()
         for change in self._changes:
             while (ahead_s := change.at_ms / 1000 - (loop.time() - self._begun_s)) > 0:
-                await asyncio.sleep(min(ahead_s, TICK_EVERY_S))
-                self.hub.tick(Tick(at_ms=self._now_ms(), designs=[]))
+                await self._tick_after(min(ahead_s, TICK_EVERY_S))
             self.log.add(change)
             self.hub.change(change)
+        while True:
+            await self._tick_after(TICK_EVERY_S)
+
+    async def _tick_after(self, pause_s: float) -> None:
+        await asyncio.sleep(pause_s)
+        self.hub.tick(Tick(at_ms=self._now_ms(), designs=[]))
 
     async def order(self, order: Order) -> Done:
         """Refuse a command, because a saved session cannot change."""

@@ -93,6 +93,11 @@ class Happened:
     t_ns: int = 0
 
 
+def newest(topics: Sequence[str], topic: str) -> list[str]:
+    """Return the topics with ``topic`` at the end, because clients ask for the topic that was made last."""
+    return [*(each for each in topics if each != topic), topic]
+
+
 @dataclass(slots=True)
 class _Traffic:
     forward: int = 0
@@ -323,8 +328,8 @@ class Scene:
     def made(self, topic: str, broker: str, *, begun_ns: int, acked_ns: int) -> Iterator[Happened]:
         """Note that a broker has confirmed a topic."""
         self.truth.made(topic, broker, begun_ns=begun_ns, acked_ns=acked_ns)
-        if topic not in self.topics:
-            self.topics.append(topic)
+        if self.topics[-1:] != [topic]:
+            self.topics = newest(self.topics, topic)
             yield self._changed(topics=list(self.topics))
 
     # -- answers that clients received --------------------------------------------------------------------

@@ -29,9 +29,18 @@ from routekeeper.bench.plan import Load, Plan, Scenario, SeriesPlan
 from routekeeper.bench.play.clients import READY
 from routekeeper.bench.play.heard import ClientsConfig, Heard, reconnect_line
 from routekeeper.bench.play.model import DesignName, Life, Order, Outcome, Result, Usage
-from routekeeper.bench.play.orders import BROKERS, CLIENTS, FAULTS, HEALING, SERVERS, directions, in_words
+from routekeeper.bench.play.orders import (
+    BROKERS,
+    CLIENTS,
+    FAULTS,
+    HEALING,
+    SERVERS,
+    TOPICS_MAX,
+    directions,
+    in_words,
+)
 from routekeeper.bench.play.readers import NameserverReader, ZooKeeperReader
-from routekeeper.bench.play.scene import Happened, Look, Reading, Scene
+from routekeeper.bench.play.scene import Happened, Look, Reading, Scene, newest
 from routekeeper.bench.processes import ClusterError, Process, allow_connections
 from routekeeper.bench.recorder import EventLog
 from routekeeper.bench.schedule import SessionPlan
@@ -120,7 +129,8 @@ class PlayCluster(Cluster):
 
     def __init__(self, given: SessionPlan, record: Record) -> None:
         super().__init__(given, record)
-        self._given_up = threading.Event()
+        self._ending = threading.Event()
+        self._launching = threading.Lock()
 
     def _load_processes(self) -> list[Process]:
         path = self.config_path("clients")
@@ -136,15 +146,15 @@ class PlayCluster(Cluster):
             ArmLost, ClusterError: If the start fails, or if :meth:`kill` cancels it.
         """
         for process in [*self._carriers, *self.server_processes]:
-            self._launch(process)
+            self.launch(process)
         for process in self._carriers:
             process.wait_ready(START_MAX_S)
         period_s = DOCUMENTED_MS["registerNameServerPeriod"] / 1000 / self.series.timers.divisor
         for process in self.brokers:
-            self._launch(process)
-            self._given_up.wait(min(period_s, SPREAD_S) / len(self.brokers))
+            self.launch(process)
+            self._ending.wait(min(period_s, SPREAD_S) / len(self.brokers))
         wait_until(
-            lambda: self._given_up.is_set() or self.servers.ready(),
+            lambda: self._ending.is_set() or self.servers.ready(),
             "servers are not ready",
             self.server_processes,
             START_MAX_S,
@@ -156,16 +166,23 @@ class PlayCluster(Cluster):
             arm=self._arm_config(), topic=FIRST_TOPIC, every_s=ASK_EVERY_S, seed=self.given.seed
         )
         self.config_path("clients").write_bytes(msgspec.json.encode(config))
-        self._launch(self.clients)
+        self.launch(self.clients)
 
-    def _launch(self, process: Process) -> None:
-        if self._given_up.is_set():
-            raise ClusterError("the start was given up")
-        process.launch()
+    def launch(self, process: Process) -> None:
+        """Start a process of this design.
+
+        Raises:
+            ClusterError: If :meth:`kill` was called before. Nobody would end the process any more.
+        """
+        with self._launching:
+            if self._ending.is_set():
+                raise ClusterError(f"{process.name} is not started: its design ends")
+            process.launch()
 
     def kill(self) -> None:
-        """End all processes that run. If the cluster is starting, :meth:`start` fails."""
-        self._given_up.set()
+        """End all processes that run, and start no further one. If :meth:`start` is under way, it fails."""
+        with self._launching:
+            self._ending.set()
         super().kill()
 
 
@@ -264,11 +281,14 @@ class PlayedSession(Session):
         """Record the end of the faults that a command has undone.
 
         The command ``heal`` undoes cuts, delays and pauses. Any other command undoes the faults of its
-        target.
+        target, but not those of the target's links.
         """
         for place, fault in enumerate(self._faults):
-            of_links = fault.cut is not None or fault.kind in ("freeze", "slow")
-            taken_back = of_links if order.do == "heal" else target in fault.targets and not fault.cut
+            of_links = fault.cut is not None or fault.kind == "slow"
+            if order.do == "heal":
+                taken_back = of_links or fault.kind == "freeze"
+            else:
+                taken_back = not of_links and target in fault.targets
             if taken_back and fault.healed_ns is None:
                 self._faults[place] = msgspec.structs.replace(fault, healed_ns=now_ns, end_ns=now_ns)
 
@@ -322,7 +342,7 @@ class Stage:
     """One running design, with the threads that observe it.
 
     Attributes:
-        topics: Topics in the order in which they were created.
+        topics: Topics, sorted by the instant at which each was created last.
     """
 
     def __init__(self, name: DesignName, given: SessionPlan, post: Post) -> None:
@@ -457,7 +477,7 @@ class Stage:
                 line = clients.next_line(time.monotonic() + OBEYS_S)
             except ClusterError:
                 if not clients.alive:
-                    return
+                    raise
                 continue
             if line == READY:
                 continue
@@ -557,14 +577,14 @@ class Stage:
             case "start":
                 if life != "down":
                     return "not applied", f"{target} is {life}"
-                process.launch()
+                self.cluster.launch(process)
             case "restart-empty":
                 process.strike()
                 if not self._wait_for(lambda: not process.alive):
                     return "unknown", f"{target} did not end within {OBEYS_S:g} s"
                 self.cluster.started.empty_disk(process.index)
                 self.look()
-                process.launch()
+                self.cluster.launch(process)
         return "applied", ""
 
     def _end(self, process: Process, life: Life, end: Callable[[], None]) -> tuple[Result, str]:
@@ -603,6 +623,8 @@ class Stage:
 
     def _make_topic(self, topic: str) -> tuple[Result, str]:
         """Create a topic on each running broker, one after the other. Return the outcome and its reason."""
+        if topic not in self.topics and len(self.topics) >= TOPICS_MAX:
+            return "not applied", f"there are {len(self.topics)} topics, allowed are {TOPICS_MAX}"
         running = [each for each in self.cluster.brokers if self._life_of(each)[0] == "up"]
         if not running:
             return "not applied", "no broker runs"
@@ -626,9 +648,9 @@ class Stage:
             client.close()
         if len(failures) == len(running):
             return failures[0]
-        if topic not in self.topics:
-            self.topics.append(topic)
-        self._tell_clients(topic)  # ignore a failure, because the page shows if the clients have ended
+        self.topics = newest(self.topics, topic)
+        # Ignore a failure: if the clients have ended, the page shows the design as failed.
+        self._tell_clients(topic)
         if failures:
             return "unknown", "; ".join(reason for _, reason in failures)
         return "applied", ""
@@ -644,6 +666,6 @@ class Stage:
         try:
             child.stdin.write(f"{line}\n")
             child.stdin.flush()
-        except OSError:
+        except (OSError, ValueError):  # ValueError: the process has ended, and its stdin is closed
             return False
         return True

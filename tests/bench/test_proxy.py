@@ -24,6 +24,7 @@ from routekeeper.bench.network import ProxyNetwork
 from routekeeper.bench.processes import ClusterError
 from routekeeper.bench.proxy import Proxy
 from tests.ports import free_addresses
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 
@@ -157,6 +158,18 @@ def test_links_are_looked_at_again_after_a_look_without_an_answer_and_another_co
         for _ in range(2):
             (seen,) = network.look(WAIT_S)
             assert (seen.forward.open, seen.back.open) == (False, True)
+
+
+def test_links_of_a_killed_proxy_are_unknown_at_every_look(tmp_path: Path) -> None:
+    to, listen = free_addresses(2)
+    link = Link(dialler="broker-0", acceptor="nameserver-0", listen=listen, to=to)
+    with proxied([link], tmp_path) as network:
+        network.process.signal(signal.SIGKILL)
+        # Another thread of the playground samples the proxy, and reaps it.
+        wait_until(lambda: not network.process.alive, "the proxy has ended")
+        for _ in range(3):
+            with pytest.raises(ClusterError, match="the proxy is gone"):
+                network.look(WAIT_S)
 
 
 def test_whoever_gives_up_before_a_cut_ends_was_never_there(tmp_path: Path, dial: Dialler) -> None:

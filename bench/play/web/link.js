@@ -1,9 +1,9 @@
 /**
  * The page's connection to the program. It receives the state of all designs and all changes, and sends commands.
  *
- * The program's stream of events begins with the whole state of all designs. If the stream is lost, the browser opens
- * it again. If the program answers with an error, the page opens a new stream. The callbacks in `readers` report all
- * changes.
+ * The program's stream of events begins with the whole state of all designs; then the page fetches the log of changes.
+ * If the stream is lost, the browser opens it again, and gets only the missed changes. If the program answers with an
+ * error, or if the log does not come, the page opens a new stream. The callbacks in `readers` report all changes.
  */
 
 import { Calm } from "./calm.js";
@@ -34,6 +34,7 @@ export class Program {
     this.traffic = new Map();
     this.isThere = false;
     this.heardAt = 0;
+    /** Changes that came while the page was fetching the log; null at other times. */
     this.early = null;
     setInterval(() => this.#watch(), 500);
   }
@@ -42,7 +43,7 @@ export class Program {
   open() {
     this.stream?.close();
     this.stream = new EventSource("/v1/events");
-    this.stream.addEventListener("state", (event) => this.#begin(JSON.parse(event.data)));
+    this.stream.addEventListener("state", () => this.#begin());
     this.stream.addEventListener("change", (event) => this.#change(JSON.parse(event.data)));
     this.stream.addEventListener("tick", (event) => this.#tick(JSON.parse(event.data)));
     this.stream.addEventListener("error", () => {
@@ -65,17 +66,23 @@ export class Program {
     return post("/v1/save");
   }
 
-  async #begin(state) {
-    const isOther = this.state?.session !== state.session;
+  async #begin() {
     this.#there(true);
-    if (isOther) this.history = null;
-    this.early = [];
-    const log = await (await fetch("/v1/log", { cache: "no-store" })).json();
+    const early = [];
+    this.early = early;
+    const log = await fetchLog();
+    if (this.early !== early) return; // the stream began again in the meantime, and a later call fetches the log
+    this.early = null;
+    if (!log) {
+      // Without the log, later changes are of no use. Only a new stream begins with a state, and so leads here again.
+      this.stream.close();
+      this.#there(false);
+      setTimeout(() => this.open(), AGAIN_MS);
+      return;
+    }
     this.history = new History({ base: log.base, changes: [] });
     this.calm = new Calm(log.base);
-    // The changes in `early` came while the page was fetching the log.
-    for (const change of [...log.changes, ...this.early]) this.#add(change);
-    this.early = null;
+    for (const change of [...log.changes, ...early]) this.#add(change);
     this.state = this.history.last;
     this.onBegin(this);
   }
@@ -117,6 +124,16 @@ export class Program {
 
   #watch() {
     if (this.isThere && performance.now() - this.heardAt > OLD_MS) this.#there(false);
+  }
+}
+
+/** Return the log of changes; null if the program does not answer, or answers with an error. */
+async function fetchLog() {
+  try {
+    const response = await fetch("/v1/log", { cache: "no-store" });
+    return response.ok ? await response.json() : null;
+  } catch {
+    return null;
   }
 }
 

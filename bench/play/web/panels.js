@@ -25,8 +25,8 @@ export class Panels {
    *
    * @param {object} state
    * @param {Map<string, object[]>} traffic Maps a design to the links over which bytes passed; empty for the past.
-   * @param {boolean} isPast True for a past state. Then show no ages of answers: the log omits answers without a
-   *   change.
+   * @param {boolean} isPast True for a past state. A past state and a saved session show no ages of answers: the log
+   *   omits answers without a change.
    * @param {import("./calm.js").Calm} calm
    * @param {string} ago Age of the shown state in words; empty for the present state.
    */
@@ -77,7 +77,7 @@ export class Panels {
       + `${Math.round(design.usage.memory_bytes / 1e6)} MB, ${design.usage.cpu.toFixed(2)} cores` : "");
     const compared = state.mark && calm.compare(design.name, state.mark.at_ms, state.at_ms);
     showCounts(counts, design.counters, state.mark !== null, before(compared, state.mark && state.at_ms - state.mark.at_ms));
-    cluster.show(drawn(design, state.at_ms, traffic, isPast));
+    cluster.show(drawn(design, state.at_ms, traffic, !isPast && !state.replayed));
   }
 }
 
@@ -98,8 +98,8 @@ function showCounts(host, counters, isFault, earlier) {
   host.replaceChildren(html("li", { class: "since" }, `${since}:`), ...items);
 }
 
-/** Convert a design to the form that the class for drawings accepts. */
-function drawn(design, now, traffic, isPast) {
+/** Convert a design to the form that the class for drawings accepts, with or without the ages of answers. */
+function drawn(design, now, traffic, hasAges) {
   const busy = new Set(traffic.map(({ dialler, acceptor }) => `${dialler}>${acceptor}`));
   return {
     around: DESIGNS[design.name].around ?? null,
@@ -113,7 +113,7 @@ function drawn(design, now, traffic, isPast) {
     })),
     clients: design.clients.map((client) => ({
       id: client.name, name: named(client.name), answer: client.last?.verdict ?? null,
-      age: client.last && !isPast ? Math.max(0, now - client.last.done_ms) : null,
+      age: client.last && hasAges ? Math.max(0, now - client.last.done_ms) : null,
       lists: knownBy(client, design),
       why: client.last?.why ? named(client.last.why) : "",
     })),

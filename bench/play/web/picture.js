@@ -9,7 +9,7 @@
 export function apply(state, change) {
   const next = { ...state, id: change.id, at_ms: change.at_ms };
   if (change.designs) next.designs = change.designs;
-  if (change.divisor) next.divisor = change.divisor;
+  if (change.divisor) Object.assign(next, { divisor: change.divisor, mark: null }); // the designs start again
   if (change.mark) {
     next.mark = change.mark;
     const counters = { since_ms: change.mark.at_ms, right: 0, stale: 0, wrong: 0, refused: 0, none: 0, uncounted: 0 };

@@ -84,6 +84,13 @@ export class Lanes {
     if (change.client) this.#turn(change.design, change.client, change.at_ms);
   }
 
+  /** Drop the times that ended before an instant. */
+  drop(before) {
+    for (const clients of this.spans.values()) {
+      for (const spans of clients.values()) spans.splice(0, spans.findIndex(({ to }) => to === null || to >= before));
+    }
+  }
+
   /** Return one row for each client, in the form that the class `Timeline` accepts. */
   groups() {
     const order = Object.keys(DESIGNS);

@@ -18,7 +18,7 @@ export class Strip {
    * @param {(at: number | null) => void} onSeek Called when the user chooses an instant; null for now.
    */
   constructor(host, onSeek) {
-    Object.assign(this, { onSeek, lanes: null, events: [], window: 60, at: null, chosen: [], drawnAt: -Infinity, listed: null });
+    Object.assign(this, { onSeek, lanes: null, events: [], count: 0, window: 60, at: null, chosen: [], drawnAt: -Infinity, listed: null });
     this.since = html("p", { id: "difference" });
     const choice = html("select", { id: "window" }, ...WINDOWS.map(([s, name]) => html("option", { value: s, selected: s === 60 }, name)));
     choice.addEventListener("change", () => {
@@ -48,9 +48,7 @@ export class Strip {
 
   /** Begin to show a session: add all its changes until now. */
   begin(history, calm) {
-    this.calm = calm;
-    this.lanes = new Lanes(history.base);
-    this.events = [];
+    Object.assign(this, { history, calm, lanes: new Lanes(history.base), events: [], count: 0, listed: null });
     let before = history.base;
     for (const change of history.changes) {
       this.add(change, before);
@@ -63,12 +61,15 @@ export class Strip {
   /** Add a change. */
   add(change, before) {
     this.lanes.add(change);
-    this.events.push(...eventsOf(before, change));
+    const events = eventsOf(before, change);
+    this.events.push(...events);
+    this.count += events.length;
   }
 
   /** Show all changes until now; `state` is the present state of all designs. */
   show(state) {
     this.state = state;
+    this.#forget();
     if (this.at === null) this.#showDifference();
     else this.#showPast();
     const now = performance.now();
@@ -81,6 +82,16 @@ export class Strip {
   seek(at) {
     this.at = at;
     this.timeline.seek(at);
+  }
+
+  /** Drop events and bands from before the oldest state of the history, because the page cannot draw older states. */
+  #forget() {
+    const { at_ms: oldest } = this.history.base;
+    if (oldest === this.from) return;
+    this.from = oldest;
+    this.events = this.events.filter(({ at }) => at >= oldest);
+    this.lanes.drop(oldest);
+    if (this.at !== null && this.at < oldest) this.#choose(null);
   }
 
   #choose(at, events = []) {
@@ -112,7 +123,7 @@ export class Strip {
   #drawList() {
     if (!this.fold.open) return;
     const shown = this.events.slice(-LISTED_MAX);
-    const key = `${this.events.length}`;
+    const key = `${this.count} from ${this.from}`;
     if (this.listed === key) return;
     this.listed = key;
     this.list.replaceChildren(...shown.reverse().map((event) => {
@@ -120,7 +131,7 @@ export class Strip {
       look.addEventListener("click", () => this.#choose(event.at, [event]));
       return html("li", { "data-kind": event.kind }, look);
     }));
-    set(this.list, { start: this.events.length });
+    set(this.list, { start: this.count });
   }
 
   /** Show in words how long ago the chosen instant was, and which events happened then. */

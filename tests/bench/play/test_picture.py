@@ -44,6 +44,16 @@ def test_a_change_replaces_the_value_of_its_name_and_counters_begin_again_with_a
     assert (state.id, state.at_ms) == (7, 70)
 
 
+def test_new_timers_leave_no_fault_to_count_from() -> None:
+    state = begin()
+    apply(state, Change(id=1, at_ms=10, mark=Mark(action=1, at_ms=10, text="kill nameserver-0")))
+    apply(state, Change(id=2, at_ms=20, designs=[Design(name="raft", phase="running")]))
+    assert state.mark is not None, "another design that is ready now changes nothing for the others"
+    apply(state, Change(id=3, at_ms=30, designs=[Design(name="raft")], divisor=1.0))
+    assert state.divisor == 1.0
+    assert state.mark is None
+
+
 def test_base_and_kept_changes_make_the_present_picture_however_many_were_folded() -> None:
     log = ChangeLog(begin(), kept_max=10)
     for number in range(1, 101):

@@ -172,6 +172,16 @@ def test_a_reading_that_comes_after_the_process_has_ended_is_not_shown() -> None
     assert list(stand.scene.read("nameserver-0", late)) == []
 
 
+def test_a_topic_that_is_made_again_is_the_newest_one() -> None:
+    stand = Stand()
+    told = []
+    for topic in ("Payments", "Orders"):
+        for broker in BROKERS:
+            told += changes(stand.scene.made(topic, broker, begun_ns=0, acked_ns=0))
+    assert [each.topics for each in told] == [["Orders", "Payments"], ["Payments", "Orders"]]
+    assert stand.scene.design.topics == ["Payments", "Orders"]
+
+
 def test_links_are_unknown_while_the_proxy_is_silent() -> None:
     stand = Stand()
     stand.look()

@@ -6,16 +6,17 @@ ended.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from routekeeper.bench.play.model import Change, Life
 from tests.bench.play.sessions import Session, at_once, server, session
 from tests.bench.play_page import written
 from tests.bench.play_page.shown import Shown, shown
-from tests.browser import faults
+from tests.browser import faults, page_of
 from tests.ports import free_addresses
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
@@ -261,6 +262,70 @@ def test_a_page_whose_program_went_says_so_and_comes_back(opened: Browser, tmp_p
             # The browser logs each failed attempt to connect to the ended playground.
             assert all("ERR_" in error for error in page.errors)
             page.errors.clear()
+
+
+def test_a_page_that_did_not_get_the_log_asks_for_it_again(opened: Browser, quiet: Session) -> None:
+    asked = 0
+
+    def fail_once(route: Route) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            route.abort()
+        else:
+            route.continue_()
+
+    with page_of(opened) as (page, errors):
+        page.route("**/v1/log", fail_once)
+        seen = Shown(page, errors, quiet.addr)
+        seen.sees("client-3", "right", "raft")
+    assert asked >= 2
+    assert [error for error in errors if "ERR_FAILED" not in error] == []
+
+
+def test_of_two_requests_for_the_log_only_the_later_one_counts(opened: Browser, quiet: Session) -> None:
+    with shown(opened, quiet) as page:
+        seen = page.page.evaluate(
+            """async (base) => {
+              const { EventSource: source, fetch } = window;
+              const asked = [];
+              const hear = {};
+              window.EventSource = class {
+                addEventListener(name, act) { hear[name] = (body) => act({ data: JSON.stringify(body) }); }
+                close() {}
+              };
+              window.fetch = () => new Promise((resolve) => {
+                asked.push((log) => resolve(new Response(JSON.stringify(log))));
+              });
+              const { Program } = await import("/web/link.js");
+              const begun = [];
+              const program = new Program({
+                onBegin: ({ history }) => begun.push(history.last.id),
+                onChange() {}, onTick() {}, onLink() {},
+              });
+              program.open();
+              hear.state(base);
+              hear.change({ id: 1, at_ms: 1 });
+              hear.state({ ...base, id: 1 });
+              hear.change({ id: 2, at_ms: 2 });
+              const [first, second] = asked;
+              first({ base: { ...base, id: 0 }, changes: [] });
+              second({ base: { ...base, id: 1 }, changes: [] });
+              const end = performance.now() + 10000;
+              while (!begun.length && performance.now() < end) await new Promise((go) => setTimeout(go, 10));
+              Object.assign(window, { EventSource: source, fetch });
+              return begun;
+            }""",
+            json.loads(quiet.ask("GET", "/v1/log")[1])["base"],
+        )
+        assert seen == [2]
+
+
+def test_a_saved_session_shows_no_ages_of_answers(opened: Browser, quiet: Session) -> None:
+    # a saved session lacks the instants of right answers that were equal to the answer before
+    with shown(opened, quiet) as page:
+        page.drawn()
+        expect(page.page.locator('[data-design="raft"] .cl-client .cl-age')).to_have_text([""] * 4)
 
 
 def test_style_and_script_that_stand_in_markup_do_nothing(opened: Browser, one: Session) -> None:

@@ -178,6 +178,71 @@ def test_answers_that_failed_before_the_fault_stand_beside_those_since(
         assert "before it" not in page.page.inner_text('[data-design="independent"] .counts')
 
 
+def test_after_new_timers_the_answers_count_since_the_start(opened: Browser, tmp_path: Path) -> None:
+    restarted = Change(id=0, at_ms=2, designs=[written.design("raft")], divisor=10.0)
+    folder = written.write(tmp_path / "session", [written.fault(1, "kill", "broker-0"), restarted])
+    with session("--replay", str(folder), out=tmp_path) as made, shown(opened, made) as page:
+        expect(page.page.locator(".design")).to_have_count(1)
+        expect(page.page.locator("#difference")).to_contain_text("Since the start: ", timeout=WITHIN_MS)
+
+
+def test_events_and_bands_from_before_the_oldest_state_are_dropped(opened: Browser, quiet: Session) -> None:
+    """Check the strip after so many changes that the page has dropped the oldest ones.
+
+    The page cannot draw the states before its oldest change, so nobody may select such an instant.
+    """
+    down = written.server("nameserver-1", "follower", life="down")
+    early = [
+        client(1_000, "none"),
+        client(2_000, "right"),
+        Change(id=0, at_ms=3_000, design="raft", server=down),
+    ]
+    late = Change(id=0, at_ms=60_000, design="raft", links=[])
+    with shown(opened, quiet) as page:
+        found = page.page.evaluate(
+            """async ([base, early, late]) => {
+              const { Calm } = await import("/web/calm.js");
+              const { History } = await import("/web/picture.js");
+              const { Strip } = await import("/web/strip.js");
+              const host = document.createElement("div");
+              document.querySelector("#time").append(host);
+              let chosen = "nothing";
+              const strip = new Strip(host, (at) => { chosen = at; });
+              const history = new History({ base, changes: [] });
+              strip.begin(history, new Calm(base));
+              let { id } = base;
+              const add = (change) => {
+                const before = history.last;
+                id += 1;
+                history.add({ ...change, id });
+                strip.add({ ...change, id }, before);
+              };
+              const kept = () => [strip.events.length, strip.lanes.groups()[1].lanes[0].spans.length];
+              for (const change of early) add(change);
+              strip.seek(1000);
+              strip.show(history.last);
+              const before = kept();
+              for (let n = 0; n < 20400; n += 1) add({ ...late, at_ms: late.at_ms + 50 * n });
+              strip.drawnAt = -Infinity;
+              strip.window = Infinity;
+              strip.show(history.last);
+              const [after, moved] = [kept(), chosen];
+              host.querySelector(".tl-slider").dispatchEvent(new KeyboardEvent("keydown", { key: "Home" }));
+              host.remove();
+              return { before, after, moved, home: chosen, oldest: history.base.at_ms };
+            }""",
+            [
+                json.loads(quiet.ask("GET", "/v1/log")[1])["base"],
+                [written.as_json(each) for each in early],
+                written.as_json(late),
+            ],
+        )
+        assert found["before"] == [3, 3], "three events, and three bands of client 0"
+        assert found["after"] == [0, 1]
+        assert found["moved"] is None, "the chosen instant is too old, so the page shows the present again"
+        assert found["home"] == found["oldest"] > late.at_ms
+
+
 @pytest.mark.parametrize("width", [768, 1280])
 @pytest.mark.parametrize(
     "lesson", ["restart-empty", "leader-dies", "network-parts", "silence", "poll-or-watch"]

@@ -124,7 +124,7 @@ async def test_watch_of_a_raft_member_goes_on_at_another_member(tmp_path: Path) 
     async with contextlib.AsyncExitStack() as stack:
         group = [
             await stack.enter_async_context(
-                # Long, so that the leader stays on a busy machine until it hands over its office.
+                # Long, so that the leader stays the leader on a busy machine until the transfer.
                 node(tmp_path / str(at), raft, tuple(peers), raftElectionTimeoutMs="2000")
             )
             for at, raft in enumerate(peers)
