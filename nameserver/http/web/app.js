@@ -51,8 +51,7 @@ async function attempt(work) {
     await work();
     failure = "";
   } catch (error) {
-    failure = error instanceof TypeError ? "" : error.message; // a network error: the state "lost" tells the user
-    if (error instanceof TypeError) state = "lost";
+    failure = error.message;
   }
   showState();
 }
@@ -70,12 +69,14 @@ async function readPulse() {
   known.pulse = await read("/v1/console/pulse");
 }
 
-const refreshPulse = () => attempt(async () => {
-  if (document.hidden || state !== "live") return;
-  await readPulse();
-  if (known.pulse.tag !== known.picture?.tag) refreshPicture();
-  shown?.show(known);
-});
+function refreshPulse() {
+  if (document.hidden) return;
+  attempt(async () => {
+    await readPulse();
+    if (known.pulse.tag !== known.picture?.tag) refreshPicture();
+    else shown?.show(known);
+  });
+}
 
 const stream = new Stream((name, data) => {
   if (name === "console") {

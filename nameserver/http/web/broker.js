@@ -1,13 +1,13 @@
 // The part of the page about one broker: its data at all nameservers, side by side.
 
 import { element, patchList, setAttribute, setText } from "/dom.js";
-import { CELLS, duration, mark, roleOf, setMark } from "/words.js";
+import { CELLS, dateOf, duration, mark, roleOf, setMark, whole } from "/words.js";
 
 const FIELDS = [
-  ["data version", (copy) => `counter ${copy.data_version.counter}, ${copy.data_version.timestamp ? new Date(copy.data_version.timestamp).toISOString() : "no time"}${copy.data_version.stateVersion ? `, state version ${copy.data_version.stateVersion}` : ""}`],
+  ["data version", ({ data_version: { counter, timestamp, stateVersion } }) => `counter ${whole(counter)}, ${timestamp ? dateOf(timestamp) : "no time"}${stateVersion ? `, state version ${whole(stateVersion)}` : ""}`],
   ["number of topics", (copy) => copy.topics],
   ["broker name", (copy) => copy.broker_name],
-  ["broker id", (copy) => copy.broker_id],
+  ["broker id", (copy) => whole(copy.broker_id)],
   ["HA address", (copy) => copy.ha_server_addr || "none"],
   ["lease", (copy) => duration(copy.lease_ms / 1000)],
 ];

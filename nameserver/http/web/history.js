@@ -2,7 +2,7 @@
 
 import { element, isInUse, patchList, setText } from "/dom.js";
 import { Timeline } from "/drawings/timeline.js";
-import { Failed, paced, read } from "/server.js";
+import { AGAIN_MS, paced, read } from "/server.js";
 import { clock, count, mark, thousands } from "/words.js";
 
 const CHANGED_MS = 1000;
@@ -109,7 +109,8 @@ export function open() {
       all = (await read("/v1/console/history")).events;
       show(body.children.length > 0 && isInUse(body));
     } catch (error) {
-      setText(found, error instanceof Failed ? error.message : "no contact, trying again");
+      setText(found, error.message);
+      if (error.again) setTimeout(refresh, AGAIN_MS);
     }
   }, CHANGED_MS);
   refresh();

@@ -3,20 +3,27 @@
 
 const known = new Map(); // by path: entity tag and body of the newest answer
 
+// The reason why a request failed, in words. `again` is true if the same request may succeed later.
 export class Failed extends Error {
-  constructor(status, detail) {
-    super(detail);
-    this.status = status;
+  constructor(words, again) {
+    super(words);
+    this.again = again;
   }
 }
 
 export async function read(path) {
   const before = known.get(path);
   const headers = before === undefined ? {} : { "If-None-Match": before.tag };
-  const response = await fetch(path, { headers, cache: "no-store" });
-  if (response.status === 304) return before.body;
-  const body = await response.json();
-  if (!response.ok) throw new Failed(response.status, body.detail ?? response.statusText);
+  let response;
+  let body;
+  try {
+    response = await fetch(path, { headers, cache: "no-store" });
+    if (response.status === 304) return before.body;
+    body = await response.json();
+  } catch {
+    throw new Failed("no contact, trying again", true);
+  }
+  if (!response.ok) throw new Failed(body.detail ?? response.statusText, response.status >= 500);
   const tag = response.headers.get("ETag");
   if (tag !== null) {
     known.delete(path);
@@ -26,7 +33,7 @@ export async function read(path) {
   return body;
 }
 
-const AGAIN_MS = 2000;
+export const AGAIN_MS = 2000; // pause after a failure
 
 // A stream of events. It connects again after every failure, even after failures at which browsers give up.
 export class Stream {

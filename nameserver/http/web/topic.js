@@ -2,7 +2,7 @@
 // configuration, and the reasons if it has no route.
 
 import { element, patchList, setAttribute, setText, svg } from "/dom.js";
-import { Failed, paced, read } from "/server.js";
+import { AGAIN_MS, paced, read } from "/server.js";
 import { address } from "/topics.js";
 import { clock, count, mark, nameserverSign, setMark, stateWords } from "/words.js";
 
@@ -161,8 +161,9 @@ export function open([name]) {
       const picture = await read(`/v1/console/topics/${encodeURIComponent(name)}`);
       if (!closed) draw(picture);
     } catch (error) {
-      setText(sentence.lastElementChild, error instanceof Failed ? error.message : "no contact, trying again");
+      setText(sentence.lastElementChild, error.message);
       setMark(sentence.firstElementChild, "unknown");
+      if (error.again && !closed) setTimeout(refresh, AGAIN_MS);
     }
   }, CHANGED_MS);
   let tag = "";

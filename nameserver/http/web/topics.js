@@ -1,7 +1,7 @@
 // The part "Topics" of the page: a search for topics by name. The server searches and sends the names page by page.
 
 import { element, isInUse, patchList, setText } from "/dom.js";
-import { Failed, paced, read } from "/server.js";
+import { AGAIN_MS, paced, read } from "/server.js";
 import { count, thousands, topicLink } from "/words.js";
 
 const PAGE = 100;
@@ -74,7 +74,9 @@ export function open(_words, query) {
       hasMore = answer.next_cursor !== undefined;
       draw(keep && list.children.length > 0 && isInUse(list));
     } catch (error) {
-      if (mine === asked) setText(found, error instanceof Failed ? error.message : "no contact, trying again");
+      if (mine !== asked) return;
+      setText(found, error.message);
+      if (error.again) setTimeout(changed, AGAIN_MS);
     }
   }
 

@@ -78,8 +78,17 @@ export function duration(s) {
 // which delays the first screen.
 export const thousands = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, ",");
 
+// Return an integer as text. JavaScript rounds integers above 2^53, so their text begins with "about".
+export const whole = (number) => Number.isSafeInteger(number) ? String(number) : `about ${number}`;
+
 export function count(number, one, many = `${one}s`) {
   return `${thousands(number)} ${number === 1 ? one : many}`;
+}
+
+// Return a date and time in UTC. A broker may send any integer; return those beyond JavaScript's dates as a number of ms.
+export function dateOf(ms) {
+  const at = new Date(ms);
+  return Number.isNaN(at.getTime()) ? `${whole(ms)} ms` : at.toISOString();
 }
 
 export function clock(ms) {
@@ -91,7 +100,7 @@ export function clock(ms) {
 }
 
 export function roleOf(id) {
-  return id === 0 ? "master" : `slave ${id}`;
+  return id === 0 ? "master" : `slave ${whole(id)}`;
 }
 
 export const topicLink = (topic) => `#/topics/${encodeURIComponent(topic)}`;

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.transport.blocking import BlockingClient
@@ -22,7 +22,7 @@ from tests.nameserver.http.consoles import Server, registered, servers
 from tests.ports import free_addresses
 from tests.waiting import WITHIN_S, wait_until
 
-pytestmark = pytest.mark.bench
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(400)]
 
 TOPICS = 5_000
 MARKUP = "<img src=x onerror=alert(1)>"
@@ -238,6 +238,96 @@ def test_page_goes_on_after_its_server_was_gone(opened: Browser, tmp_path: Path)
             assert client.invoke(wire, registered("back", "T"), timeout_s=WITHIN_S).code == 0
             expect(page.locator("#live")).to_have_text("live")
             expect(page.get_by_role("link", name="back", exact=True)).to_be_visible()
+
+
+def test_page_whose_requests_failed_is_live_again_although_its_stream_never_broke(
+    opened: Browser, single: Server
+) -> None:
+    with page_of(opened) as (page, _), BlockingClient() as client:
+        # In a tab in the background the page requests data only after an event.
+        page.add_init_script("Object.defineProperty(document, 'hidden', { value: true })")
+        open_at(page, single)
+        expect(page.locator(".verdict")).to_contain_text("registered.")
+        page.route("**/v1/console/*", lambda route: route.abort())
+        assert client.invoke(single.wire, registered("one", "T"), timeout_s=WITHIN_S).code == 0
+        expect(page.locator("#live")).to_have_text("not up to date: no contact, trying again")
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        assert page.locator("#live").inner_text() == "not up to date: no contact, trying again"
+        page.unroute("**/v1/console/*")
+        assert client.invoke(single.wire, registered("other", "T"), timeout_s=WITHIN_S).code == 0
+        expect(page.get_by_role("link", name="other", exact=True)).to_be_visible()
+        expect(page.locator("#live")).to_have_text("live")
+
+
+def test_page_whose_stream_never_opens_reads_the_data_again_and_again(page: Page, single: Server) -> None:
+    page.route("**/v1/watch*", lambda route: None)
+    page.goto(f"http://{single.http}/")
+    expect(page.locator(".verdict")).to_contain_text("registered.")
+    with BlockingClient() as client:
+        assert client.invoke(single.wire, registered("unannounced", "T"), timeout_s=WITHIN_S).code == 0
+        expect(page.get_by_role("link", name="unannounced", exact=True)).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("address", "data", "shows", "status"),
+    [
+        ("#/topics", "**/v1/topics?*", ".found", None),
+        ("#/topics/T", "**/v1/console/topics/T", ".verdict", None),
+        ("#/history", "**/v1/console/history", ".found", 503),
+    ],
+)
+def test_part_whose_request_failed_asks_again_although_nothing_changes(
+    address: str, data: str, shows: str, status: int | None, opened: Browser, single: Server
+) -> None:
+    failed: list[str] = []
+
+    def fail(route: Route) -> None:
+        failed.append(route.request.url)
+        if status is None:
+            route.abort()
+        else:
+            route.fulfill(status=status, json={"detail": "no contact, trying again"})
+
+    with page_of(opened) as (page, _):
+        page.route(data, fail)
+        open_at(page, single, address)
+        expect(page.locator(shows)).to_have_text("no contact, trying again")
+        begun = time.monotonic()
+        # The first two requests follow the opening of the page and of its stream. Only a retry is the third.
+        while len(failed) < 3:
+            assert time.monotonic() - begun < WITHIN_S, "the page did not ask again"
+            page.wait_for_timeout(100)
+        page.unroute(data)
+        expect(page.locator(shows)).not_to_contain_text("no contact")
+
+
+def test_numbers_that_are_no_date_or_not_exact_are_shown(page: Page, pair: tuple[Server, Server]) -> None:
+    huge = 9 * 10**18
+    with BlockingClient() as client:
+        for server, counter, broker_id in ((pair[0], huge, huge), (pair[1], huge + 1, 1)):
+            request = registered("huge", "Huge", counter=counter, broker_id=broker_id)
+            assert client.invoke(server.wire, request, timeout_s=WITHIN_S).code == 0
+        open_at(page, pair[0])
+        expect(row(page, "huge").locator("td").first).to_contain_text("older copy")
+        page.get_by_role("link", name="huge", exact=True).click()
+        expect(page.get_by_role("heading", level=1)).to_be_focused()
+        expect(page.locator("table.sides tbody tr td:nth-child(2) .words")).to_have_text(
+            [
+                "older copy",
+                re.compile("ago$"),
+                "counter about 9000000000000000000, about 9000001700000000000 ms",
+                "0",
+                "huge",
+                "about 9000000000000000000",
+                "huge.test:10912",
+                "1 h",
+            ]
+        )
+        expect(page.locator("#live")).to_have_text("live")
+        page.get_by_role("link", name="All brokers").click()
+        page.mouse.move(0, 0)  # no row leaves while the pointer or the focus is in the table
+        page.locator("h1").focus()
+    expect(page.get_by_role("link", name="huge", exact=True)).to_have_count(0)
 
 
 def test_page_with_300_brokers_loads_less_than_20_kb_a_minute_while_nothing_changes(
