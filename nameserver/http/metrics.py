@@ -209,6 +209,7 @@ _FIGURES: Final = (
     ("applied_index", "Applied here."),
     ("apply_lag", "Entries committed and not yet applied here."),
     ("last_index", "Index of the last entry in the log here."),
+    ("last_term", "Term of the last entry in the log here."),
     ("durable_index", "Index of the last entry in the journal."),
     ("last_contact_ms", "Age of the contact with a majority; absent if there never was one."),
     ("contact_limit_ms", "Age of contact above which default reads are refused."),

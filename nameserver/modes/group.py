@@ -42,6 +42,7 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     commit_index: _Count = UNSET
     applied_index: _Count = UNSET
     last_index: _Count = UNSET
+    last_term: Annotated[_Count, said("Term of the last entry in the log here.")] = UNSET
     durable_index: _Count = UNSET
     leader: str | UnsetType | None = UNSET
     last_contact_ms: Annotated[

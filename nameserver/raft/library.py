@@ -211,7 +211,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
         Args:
             commit_limit: The last index that a majority holds durably (repairs PySyncObj defect D7). Without
                 this limit, the library would count entries of the leader that are not yet in the leader's
-                journal.
+                journal. It is None if this member does not lead. If this tick elects it, it commits nothing.
         """
         context.now, context.random = now, self._random
         self._commit_limit = commit_limit
@@ -239,6 +239,7 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def vote(self, now: float, peer: str, *, term: int) -> None:
         self._receive(now, peer, {"type": "response_vote", "term": term})
+        self._commit_limit = None  # this vote may have made this member the leader, outside a tick
 
     def timeout_now(self, now: float, peer: str, *, term: int) -> None:
         self._receive(now, peer, {"type": "timeout_now", "term": term})
@@ -304,6 +305,9 @@ class Library(SyncObj):  # type: ignore[misc]  # the library has no types
     def _SyncObj__onBecomeLeader(self) -> None:
         self.rules.leadership_begins()
         super()._SyncObj__onBecomeLeader()
+        # The only voter is elected within a tick, and the caller of this tick passed no limit. Commit nothing
+        # in this tick. Otherwise entries that the journal lacks would count as committed (defect D7).
+        self._commit_limit = self.commit_index
 
     def _SyncObj__getCurrentLogIndex(self) -> int:
         last: int = self._log.last_index

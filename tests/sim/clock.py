@@ -248,7 +248,8 @@ class Loop(base_events.BaseEventLoop):
         for task in self._left:
             coroutine = task.get_coro()
             if coroutine is not None:
-                with contextlib.suppress(Exception):
+                # A task group without tasks raises a BaseExceptionGroup, which is no Exception.
+                with contextlib.suppress(Exception, BaseExceptionGroup):
                     self.run_inside(coroutine.close)
         self._left.clear()
         self._timers.clear()

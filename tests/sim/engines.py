@@ -618,3 +618,6 @@ class World:
         if engine.role is Role.LEADER:
             holder = self.leaders.setdefault(engine.term, member.name)
             assert holder == member.name, f"two leaders in term {engine.term}: {holder}, {member.name}"
+        if engine.voters == (member.name,):
+            applied, durable = engine.applied_index, engine.shared.log.durable_index
+            assert applied <= durable, f"{member.name} alone applies {applied}, durable up to {durable}"

@@ -31,6 +31,8 @@ class Oracle(StrEnum):
 
     Changes that were acknowledged less than one election timeout ago may be missing.
     """
+    DURABILITY = "durability"
+    """A member that is the only voter applies no entry that its journal lacks."""
     HELD_ENTRIES = "held-entries"
     """A member has all entries that it has acknowledged to its leader."""
     ELECTIONS = "elections"

@@ -28,7 +28,7 @@ from routekeeper.nameserver.raft.consensus.following import Following
 from routekeeper.nameserver.raft.consensus.log import RaftLog, Recovered
 from routekeeper.nameserver.raft.consensus.membership import Membership
 from routekeeper.nameserver.raft.consensus.messages import Append, AppendReply, PreVote, RequestVote
-from routekeeper.nameserver.raft.library import LEADER
+from routekeeper.nameserver.raft.library import LEADER, Library
 from routekeeper.nameserver.raft.node import recovery
 from routekeeper.nameserver.raft.node.images import ImageFiles
 from routekeeper.nameserver.raft.node.member import RaftMember
@@ -236,6 +236,18 @@ def a_report_counts_beyond_its_link(patch: pytest.MonkeyPatch) -> None:
 def acknowledgement_comes_before_the_sync(patch: pytest.MonkeyPatch) -> None:
     always = property(lambda log: log.last_index, lambda log, value: None)
     patch.setattr(RaftLog, "durable_index", always, raising=False)
+
+
+def the_only_voter_commits_its_whole_log_when_it_is_elected(patch: pytest.MonkeyPatch) -> None:
+    """Let a tick that elects the only voter also commit entries that are not in the journal yet."""
+    real = Library.tick
+
+    def tick(library: Any, now: float, *, commit_limit: int | None) -> None:
+        real(library, now, commit_limit=commit_limit)
+        if commit_limit is None and library.state == LEADER:
+            library.commit(library.rules.shared.log.last_index)
+
+    patch.setattr(Library, "tick", tick)
 
 
 def _syncs_are_left_out(patch: pytest.MonkeyPatch, of: str) -> None:
@@ -450,6 +462,7 @@ class Planted:
     faults: tuple[str, ...] = ()
     durability: str = "journal"
     likely: int | None = None
+    members: int = 3
     droppers: int = 0
 
     def caught_by(self, seed: int) -> str:
@@ -458,7 +471,13 @@ class Planted:
         The caller must first plant the bug.
         """
         seen = tuple(f"{oracle}:" for oracle in self.oracles)
-        result = run_seed(seed, faults=self.faults, durability=self.durability, droppers=self.droppers)
+        result = run_seed(
+            seed,
+            members=self.members,
+            faults=self.faults,
+            durability=self.durability,
+            droppers=self.droppers,
+        )
         return next((violation for violation in result.violations if violation.split()[1] in seen), "")
 
 
@@ -584,6 +603,14 @@ PLANTS: Final = _named(
         faults=("kill all", "disk hangs"),
     ),
     Planted(
+        install=the_only_voter_commits_its_whole_log_when_it_is_elected,
+        likely=1,
+        members=1,
+        oracles=(Oracle.DURABILITY,),
+        faults=("disk hangs",),
+        durability="fsync",
+    ),
+    Planted(
         install=what_a_full_disk_took_of_a_frame_is_left_there,
         likely=8,
         oracles=(Oracle.STARTS,),
@@ -690,7 +717,7 @@ PLANTS: Final = _named(
     ),
     Planted(
         install=d1_what_was_acknowledged_is_dropped,
-        likely=1,
+        likely=4,
         oracles=(Oracle.HELD_ENTRIES,),
         faults=("reset", "kill leader", "slow"),
     ),

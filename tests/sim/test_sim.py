@@ -58,6 +58,15 @@ def test_a_run_has_enough_in_it_to_be_worth_checking(seed: int, members: int) ->
     assert result.count["calls"] > 20
 
 
+@pytest.mark.parametrize("durability", ["journal", "fsync"])
+def test_a_group_of_one_member_loses_nothing(durability: str) -> None:
+    faults = ("disk hangs", "disk full", "kill", "power", "crash in a call")
+    for seed in range(1, 6):
+        result = run_seed(seed, members=1, seconds=SECONDS, faults=faults, durability=durability)
+        assert not result.violations, f"seed {seed}: {result.violations}"
+        assert result.count["acknowledged"] > 20
+
+
 def test_a_seed_is_the_same_run_in_every_process() -> None:
     traces = set()
     for _ in range(2):

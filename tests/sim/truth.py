@@ -372,14 +372,18 @@ class Truth:
             mode.looked_at_term = term
         if library.state == LEADER and engine.role is Role.LEADER:
             self._look_at_leader(mode, engine, term)
-        held, acknowledged = engine.shared.log.last_index, engine.following.acknowledged
+        log = engine.shared.log
+        held, acknowledged = log.last_index, engine.following.acknowledged
         if held < acknowledged:
             name = mode.host.name
             self.fail(
                 Oracle.HELD_ENTRIES,
                 f"{name} holds entries up to {held}, but has acknowledged {acknowledged} in this term",
             )
-        applied = library.applied_index
+        applied, durable = library.applied_index, log.durable_index
+        if applied > durable and not engine.shared.other_voters:
+            name = mode.host.name
+            self.fail(Oracle.DURABILITY, f"{name} applies {applied}, its journal ends at {durable}")
         if self._acknowledged_index and applied < self._acknowledged_index[-1] and mode.in_contact:
             self.check_promise(mode, "a default read")
         if engine.shared.within_entry:

@@ -168,11 +168,11 @@ class Engine(EnginePart):
 
     def next_wake(self) -> float:
         """Return the latest time, on the engine's clock, at which :meth:`step` must be called again."""
-        library = self._library
+        library, due = self._library, self.shared.watch.due
         if library.state == LEADER:
-            return min([self._next_housekeeping, *(p.beat_at for p in self.leading.progress.values())])
-        watched = self.shared.watch.due if self.shared.other_voters else math.inf
-        return min(self._next_housekeeping, library.election_deadline, watched)
+            beats = [p.beat_at for p in self.leading.progress.values()]
+            return min(self._next_housekeeping, *beats or (due,))
+        return min(self._next_housekeeping, library.election_deadline, due)
 
     def status(self) -> dict[str, object]:
         """Return figures for operators and metrics."""
@@ -184,6 +184,7 @@ class Engine(EnginePart):
             "commit_index": self.commit_index,
             "applied_index": self.applied_index,
             "last_index": self._log.last_index,
+            "last_term": self._log.last_term,
             "durable_index": self._log.durable_index,
             "leader": self.leader,
             "last_contact_ms": None if age == math.inf else round(age * 1000, 3),

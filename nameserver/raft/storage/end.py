@@ -21,6 +21,7 @@ all acknowledged frames.
 
 from __future__ import annotations
 
+import errno
 import struct
 import zlib
 from pathlib import Path
@@ -69,12 +70,17 @@ class JournalEnd:
         """Return the newest position in the file, or :data:`UNKNOWN` if there is no file yet.
 
         Raises:
-            Damaged: The file exists, but no block of it can be read.
+            Damaged: The file exists, but no block of it is intact, or the disk cannot read the whole file. An
+                unreadable block may have the newest position, so the other blocks are no substitute.
         """
         try:
             raw = self._files.read(self.path, size_max=_SIZE_MAX)
         except FileNotFoundError:
             return UNKNOWN
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            raise Damaged(f"{self.path} cannot be read: {error.strerror}") from error
         values = ((_parse(raw[block * BLOCK : (block + 1) * BLOCK]), block) for block in range(_BLOCKS))
         found = [(*value, block) for value, block in values if value is not None]
         if not found:

@@ -15,12 +15,16 @@ lost.
 
 from __future__ import annotations
 
+import errno
+import logging
 import struct
 import zlib
 from pathlib import Path
 from typing import Final
 
 from routekeeper.nameserver.disk.files import File, Files, replace_file, write_all
+
+logger = logging.getLogger(__name__)
 
 _HEAD: Final = struct.Struct(">IQI")
 #: Size in bytes of a disk block. An interrupted write can damage a whole block, so slots share no block.
@@ -48,7 +52,7 @@ class Slots:
 
     def create(self, payload: bytes) -> None:
         """Create the file durably, with its first value."""
-        slot = self._slot(payload).ljust(self._size, b"\0")
+        slot = self._slot(payload)
         replace_file(self._files, self._path, (slot, slot))
 
     def load(self) -> bytes:
@@ -61,8 +65,7 @@ class Slots:
             self._file = self._files.open(self._path, write=True)
         except FileNotFoundError:
             raise Damaged(f"{self._path} is missing") from None
-        raw = [self._file.read_at(at, self._size) for at in (0, self._size)]
-        found = [slot for slot in map(_parse, raw) if slot is not None]
+        found = [slot for slot in map(self._read, (0, self._size)) if slot is not None]
         if not found:
             raise Damaged(f"{self._path} is damaged")
         self._sequence, payload = max(found, key=lambda slot: slot[0])
@@ -72,8 +75,22 @@ class Slots:
             self._file.sync()  # an earlier process may have been killed between its write and its sync
         return payload
 
+    def _read(self, at: int) -> tuple[int, bytes] | None:
+        """Return the number and the value in the slot at ``at``, or None if they cannot be read."""
+        assert self._file is not None
+        try:
+            return _parse(self._file.read_at(at, self._size))
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            logger.warning("copy unreadable file=%s byte=%d error=%s", self._path, at, error.strerror)
+            return None
+
     def save(self, payload: bytes) -> None:
-        """Store a value durably."""
+        """Store a value durably.
+
+        Write whole slots, because a disk can repair an unreadable block only if the whole block is written.
+        """
         slot = self._slot(payload)
         assert self._file is not None
         for at in (0, self._size):
@@ -85,7 +102,7 @@ class Slots:
         rest = _HEAD.pack(0, self._sequence, len(payload))[4:] + payload
         slot = zlib.crc32(rest).to_bytes(4, "big") + rest
         assert len(slot) <= self._size, f"{len(slot)} bytes in a slot of {self._size}"
-        return slot
+        return slot.ljust(self._size, b"\0")
 
     def close(self) -> None:
         if self._file is not None:

@@ -66,7 +66,7 @@ UNTOLD: Final = frozenset({"Date", "Content-Length", "Transfer-Encoding"})
 #: Members of JSON bodies with numbers that differ from run to run.
 VOLATILE: Final = re.compile(
     r'"(uptime_ms|at_ms|last_contact_ms|snapshot_age_s|journal_bytes|log_bytes|term|elections|leader_changes'
-    r"|commit_index|applied_index|last_index|durable_index|configuration_index|snapshot_index|barrier_rounds|last_seen_ms"
+    r"|commit_index|applied_index|last_index|last_term|durable_index|configuration_index|snapshot_index|barrier_rounds|last_seen_ms"
     r'|barriers_confirmed|barriers|storage_stalls|refused_writes|refused_reads|apply_lag|size|snapshot_bytes)":'
     r"[0-9.e+-]+"
 )
@@ -81,7 +81,7 @@ VOLATILE_METRICS: Final = re.compile(
     r"(process_|mqnamesrv_http_request_seconds_(bucket|sum)|mqnamesrv_connections|mqnamesrv_request_seconds"
     r"|mqnamesrv_loop_late|mqnamesrv_answers|mqnamesrv_broker_last_seen|mqnamesrv_raft_(commit|fsync|apply)_s"
     r"|mqnamesrv_route_cache_bytes|mqnamesrv_raft_(last_contact|snapshot_age|apply_lag|leader_changes|elections"
-    r"|storage_stalls|journal_bytes|log_bytes|snapshot_bytes|term|barrier|refused|\w+_index))"
+    r"|storage_stalls|journal_bytes|log_bytes|snapshot_bytes|term|barrier|refused|\w+_(index|term)))"
 )
 #: Histogram buckets that a record leaves out to stay short. So a record has the buckets of only one path, one
 #: group of requests and one step of a change in raft mode.
@@ -486,7 +486,8 @@ async def figures(root: Path) -> str:
         "term commit_index applied_index last_index durable_index last_contact_ms contact_limit_ms "
         "configuration_index journal_bytes log_bytes snapshot_index snapshot_bytes snapshot_failures "
         "storage_stalls leader_changes elections refused_truncations snapshot_age_s refused_reads "
-        "refused_writes unknown_outcomes barriers barriers_confirmed barrier_rounds proposals apply_lag"
+        "refused_writes unknown_outcomes barriers barriers_confirmed barrier_rounds proposals apply_lag "
+        "last_term"
     )
     given |= {name: 1000 + place for place, name in enumerate(numbers.split())}
     return text_of(raft_families(msgspec.convert(given, GroupStatus)))

@@ -54,6 +54,7 @@ from routekeeper.nameserver.raft.node.applier import Applier
 from routekeeper.nameserver.raft.types import ChangeNotYet, ChangeRefused, RaftStartError, Role, StopMember
 from routekeeper.remoting.steps import Steps
 from tests.nameserver.raft.scripts import play
+from tests.sim.plants import the_only_voter_commits_its_whole_log_when_it_is_elected
 
 TIMEOUT_S = 0.3  # election timeout of the simulated members
 
@@ -460,6 +461,35 @@ def test_a_restore_stops_the_member_rather_than_keep_an_entry_of_the_former_stat
     assert member.engine.shared.log.last_index == index
     member.engine.images.restored(index, term, configuration, pytest.fail)
     assert member.stopped == f"snapshot {index} cannot be restored: the log grew to {index} meanwhile"
+
+
+def test_d7_the_only_member_commits_no_entry_that_its_disk_lacks_when_it_is_elected(world: Make) -> None:
+    """A slow disk ends the leadership of the only member, and the member is elected again.
+
+    Meanwhile a client's entry is still being written. The member must not apply the entry before the disk has
+    it, because a power cut could lose an entry that the client knows to be applied.
+    """
+    for seed in range(1, 11):
+        w = world(seed, members=1)
+        member = w.leader
+        engine, log, disk = member.engine, member.engine.shared.log, member.disk
+        w.submit()
+        w.settle()
+        frames = len(disk.frames)
+        member.write_delay = 1.4
+        assert w.run(1.0, lambda disk=disk, frames=frames: len(disk.frames) > frames)
+        w.run(0.9)
+        member.write_delay = 2.0
+        index, term = w.submit(), engine.term
+        assert w.run(1.0, lambda engine=engine: engine.status()["storage_stalled"])
+        assert w.run(1.0, lambda engine=engine, term=term: engine.term > term)
+        assert log.durable_index < index
+        member.write_delay = None
+        while log.durable_index < index:
+            w.run(0.001)
+            assert engine.applied_index <= log.durable_index
+        w.settle()
+        assert member.machine.applied[-1][0] == index
 
 
 def test_d14_snapshots_shorten_the_log_and_bring_a_late_member_up(world: Make) -> None:
@@ -945,6 +975,11 @@ SWITCHED_OFF: list[tuple[str, Callable[[pytest.MonkeyPatch], None], Callable[...
     ("d6", _d6_off, "d6_messages_of_an_older_term_are_answered"),
     ("d7", _d7_off, "d7_acknowledged_is_durable"),
     ("d7", _d7_off, "d7_a_single_member_waits_for_its_disk"),
+    (
+        "d7",
+        the_only_voter_commits_its_whole_log_when_it_is_elected,
+        test_d7_the_only_member_commits_no_entry_that_its_disk_lacks_when_it_is_elected,
+    ),
     ("d8", _d8_off, "d8_leader_without_a_majority_steps_down"),
     ("d9", _d9_off, "d9_replaced_leader_is_not_in_contact"),
     ("d10", _d10_off, "d10_strangers_change_nothing"),

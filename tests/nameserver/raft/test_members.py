@@ -492,3 +492,44 @@ def test_rule_7_a_configuration_of_a_newer_format_stops_the_member_and_loses_not
     w.start("b")
     w.settle()
     assert w["b"].machine.applied == state
+
+
+def _to_force(w: Any, *survivors: str) -> str:
+    """Return the survivor that docs/operations.md selects for --force-new-cluster after a lost majority."""
+    for name in w.names:
+        w.crash(w[name])
+    w.heal()
+    w.start(*survivors)
+    w.run(1.0)
+    status = {name: w.engine(name).status() for name in survivors}
+    return max(survivors, key=lambda name: (status[name]["last_term"], status[name]["last_index"]))
+
+
+def test_after_a_lost_majority_the_status_shows_who_holds_an_entry_that_only_its_leader_applied(
+    world: Make,
+) -> None:
+    w = world(members=5)
+    leader = w.elect("a")
+    w.settle()
+    w.block(("a", "c"), ("a", "e"))
+    index = w.submit("a")
+    assert w.run(1.0, lambda: leader.engine.applied_index == index)
+    assert w.engine("d").applied_index == w.engine("e").applied_index < index
+    assert _to_force(w, "e", "d") == "d"
+    assert w.engine("d").shared.log.last_index == index
+
+
+def test_after_a_lost_majority_the_status_shows_that_a_long_log_is_older(world: Make) -> None:
+    w = world(members=5)
+    former = w.elect("a")
+    w.settle()
+    w.isolate("a")
+    for _ in range(5):
+        w.submit("a")
+    assert w.run(5.0, lambda: w.leader not in (None, former))
+    index, leader = w.submit(), w.leader
+    assert w.run(1.0, lambda: leader.engine.applied_index == index)
+    w.run(1.0)
+    assert former.engine.shared.log.last_index > index
+    assert _to_force(w, "a", "b") == "b"
+    assert w.engine("b").shared.log.last_index >= index

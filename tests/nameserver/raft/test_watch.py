@@ -11,6 +11,7 @@ import pytest
 
 from routekeeper.nameserver.raft.consensus.messages import Message, PreVote, encode
 from routekeeper.nameserver.raft.consensus.watch import GAP, LISTEN, LISTEN_MAX, LOOK, WINDOW_S, Watch
+from routekeeper.nameserver.raft.types import Role
 
 Make = Callable[..., Any]
 PERIOD = 0.05
@@ -218,6 +219,20 @@ def test_a_journal_does_not_stall_because_its_member_stood_still(world: Make) ->
     w.run(2.0)
     assert w.leader is leader
     assert leader.engine.status()["storage_stalls"] == 0
+
+
+def test_the_only_member_notices_a_stalled_journal_in_time(world: Make) -> None:
+    """The waits of the only member are no pauses, although it sends no heartbeats and receives none."""
+    w = world(members=1)
+    member = w.leader
+    w.run(1.0)
+    lost = member.engine.shared.watch.lost
+    member.write_delay = math.inf
+    w.submit()
+    assert w.run(1.3, lambda: member.engine.status()["storage_stalled"])
+    w.run(1.0)
+    assert member.engine.role is Role.FOLLOWER
+    assert member.engine.shared.watch.lost == pytest.approx(lost, abs=0.001)
 
 
 def test_a_leader_that_is_late_at_each_look_steps_down_at_last(world: Make) -> None:
