@@ -592,7 +592,7 @@ def answer(claim: Claim, table: Mapping[Place, Row], lines: Sequence[Primary]) -
     for each in claim.evidence:
         places = [Place(series, each.scenario, each.case, each.measure) for series in JUDGED]
         row = next((table[place] for place in places if place in table), None)
-        if row is not None and "independent" in row.arms:
+        if row is not None:
             found.append((each, row))
             about += [line for line in lines if line.place == row.place]
     return Answer(claim=claim, found=found, lines=about)

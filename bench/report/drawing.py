@@ -25,6 +25,8 @@ LEFT: Final = 40
 BOTTOM: Final = 118
 """Lower edge of the curves, in units of the drawing. The failed requests and the time axis lie below it."""
 TOP: Final = 8
+_FAINTEST: Final = 0.1
+"""Least opacity of the mark of failed requests. A fainter mark could not be seen."""
 _LOW_MS: Final = 0.3
 _HIGH_MS: Final = 10_000.0
 
@@ -63,8 +65,7 @@ class Timeline:
     """Width of a bin in units of the drawing. Bins are counted from the start of the fault, which is at
     ``begin``."""
     failed: list[tuple[float, float, float]]
-    """Rectangles that show failed requests: x, width, and the share of failed requests (median of the runs).
-    """
+    """Rectangles that show failed requests: x, width, and the share of failed requests of all runs."""
     begin: float
     healed: float | None
     x_ticks: list[Tick]
@@ -105,17 +106,17 @@ def timeline(
                 by_bin[row.bin].append(row)
                 points.append((row.bin, _y(row.slowest_ns / 1e6)))
         paths.append(_path(points))
-    middles, failed, worst = [], [], 0.0
+    middles, failed = [], []
+    slowest: dict[str, int] = defaultdict(int)
     for place, same in sorted(by_bin.items()):
-        ordered = sorted(row.slowest_ns for row in same)
-        middle = statistics.median(ordered) / 1e6
-        worst = max(worst, middle)
-        middles.append((place, _y(middle)))
-        shares = sorted(row.failed / row.n for row in same)
-        share = statistics.median(shares)
-        if share > 0:
+        middles.append((place, _y(statistics.median(row.slowest_ns for row in same) / 1e6)))
+        for row in same:
+            slowest[row.run] = max(slowest[row.run], row.slowest_ns)
+        if lost := sum(row.failed for row in same):
+            share = max(lost / sum(row.n for row in same), _FAINTEST)
             failed.append((x(place * width), round(width * scale, 1), round(share, 2)))
-    lost = sum(width for _ in failed)
+    worst = statistics.median(slowest.values() or [0]) / 1e6
+    hit = len({row.run for same in by_bin.values() for row in same if row.failed})
     return Timeline(
         arm=arm,
         runs=[path for path in paths if path],
@@ -128,7 +129,11 @@ def timeline(
         y_ticks=[Tick(at=_y(ms), label=quantity(ms, "ms")) for ms in (1, 10, 100, 1000, 10_000)],
         description=(
             f"{what}, {arm}: the slowest request waited {quantity(worst, 'ms')} in the median run; "
-            + (f"requests failed in {lost:.1f} s of the time" if failed else "no request failed")
+            + (
+                f"requests failed or got a wrong answer in {hit} of {len(slowest)} runs"
+                if hit
+                else "no request failed or got a wrong answer"
+            )
         ),
     )
 
@@ -194,13 +199,14 @@ def strips(rounds: Mapping[str, Sequence[float]], *, unit: Unit, what: str) -> l
     drawn = []
     for arm, found in rounds.items():
         middle = statistics.median(found) if found else math.inf
+        told = f"median {quantity(middle, unit)} of {len(found)} rounds" if found else "not measured"
         drawn.append(
             Strip(
                 arm=arm,
                 dots=[round(_MARGIN + value * scale, 1) for value in finite[arm]],
                 middle=round(_MARGIN + middle * scale, 1) if math.isfinite(middle) else None,
                 endless=len(found) - len(finite[arm]),
-                description=f"{what}, {arm}: median {quantity(middle, unit)} of {len(found)} rounds",
+                description=f"{what}, {arm}: {told}",
             )
         )
     return drawn

@@ -94,13 +94,13 @@ class Bin:
 class Bucket:
     """Number of operations outside of faults whose latency lies in one bucket.
 
-    ``value_ns``: the bucket's middle.
+    ``value_ns``: the bucket's middle. None for operations that failed or were refused.
     """
 
     run: str
     phase: str
     op: str
-    value_ns: int
+    value_ns: int | None
     n: int
 
 
@@ -165,7 +165,8 @@ class GivenUp:
 class Disagreement:
     """Time for which nameservers gave different answers.
 
-    ``about``: ``brokers`` (different lists of brokers) or ``queues`` (different numbers of queues).
+    - ``about``: ``brokers`` (different lists of brokers) or ``queues`` (different numbers of queues).
+    - ``agree_ns``: None if a disagreement lasted beyond the fault's window.
     """
 
     run: str
@@ -173,7 +174,7 @@ class Disagreement:
     about: str
     disagree_ns: int
     topics: int
-    agree_ns: int
+    agree_ns: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

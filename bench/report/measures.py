@@ -163,8 +163,8 @@ MEASURES: Final = {
         ),
         Measure(
             *("given_up_s", "s", 0.5, "Living broker not listed"),
-            "The longest time for which a nameserver did not list a living broker, also one that a fault cut "
-            "off from this nameserver.",
+            "The time in all for which one nameserver did not list one living broker for one topic, also a "
+            "broker that a fault cut off from this nameserver. The largest such time counts.",
         ),
         Measure(
             *("disagree_s", "s", 0.5, "Nameservers listed different brokers"),
@@ -182,7 +182,8 @@ MEASURES: Final = {
         ),
         Measure(
             *("agree_s", "s", 0.5, "Nameservers list the same brokers again"),
-            "From the end of the fault until no two nameservers listed different brokers any more.",
+            "From the end of the fault until no two nameservers listed different brokers any more. "
+            "Disagreements shorter than 20 ms do not count.",
         ),
         Measure(
             *("disagree_queues_s", "s", 0.5, "Nameservers gave different queue counts"),
@@ -191,7 +192,9 @@ MEASURES: Final = {
         ),
         Measure(
             *("agree_queues_s", "s", 0.5, "Nameservers give the same queue counts again"),
-            "From the end of the fault until no two nameservers gave different queue counts any more.",
+            "From the end of the fault until no two nameservers gave different queue counts any more. "
+            "Disagreements shorter than 20 ms do not count, and neither do those that begin after the end of "
+            "the fault and last at most 250 ms: the harness changes these topics all the time.",
         ),
         Measure(
             *("backward_answers", "count", 1, "Answers that went backwards"),
@@ -623,7 +626,7 @@ def _of_routes(gold: Gold, faults: dict[tuple[str, int], Fault]) -> _Found:
             if about == "brokers":
                 yield run, fault.case, "disagree_topics", found.topics if found else 0
             if fault.healed_ns is not None:
-                yield run, fault.case, f"agree{of_what}_s", found.agree_ns / 1e9 if found else 0.0
+                yield run, fault.case, f"agree{of_what}_s", _seconds(found.agree_ns) if found else 0.0
         yield run, fault.case, "unanswering_s", silent.get((run, number), 0) / 1e9
         dropped = mistaken.get((run, number))
         yield run, fault.case, "given_up_s", dropped.given_up_ns / 1e9 if dropped else 0.0
@@ -698,7 +701,8 @@ def _of_quiet_times(gold: Gold, by_run: dict[str, Source]) -> _Found:
     for row in gold.latency:
         home = place(row.run, row.phase)
         if home is not None:
-            spread[home, row.op].append((row.value_ns / 1e6, row.n))
+            value = math.inf if row.value_ns is None else row.value_ns / 1e6
+            spread[home, row.op].append((value, row.n))
     for (run, op), rows in spread.items():
         name = {"lookup": "lookup", "registration": "announce"}.get(op)
         for suffix, quantile in (("p50", 0.5), ("p99", 0.99)):

@@ -112,7 +112,7 @@ def page(gold: Gold, values: Values, neighbours: Collection[str] = ()) -> str:
         "compared": compared,
         "beside": beside,
         "designs": words.listed([words.name(arm) for arm in _arms(used)]),
-        "setting": _setting(used, blocks),
+        "setting": _setting(used, arms),
         "warnings": _warnings(gold, used, blocks, shared),
         "disturbed": disturbed,
         "no_proof": _no_proof(lines, blocks) if compared and not disturbed else "",
@@ -188,7 +188,7 @@ def _chart(answer: Answer, gold: Gold, used: Sequence[Source], values: Values) -
     absent = "the same" if row.measure.key in NO_TIMERS or divisors == {1.0} else "not run"
     return {
         "words": evidence.words,
-        "rows": [(strip, real.get(strip.arm, absent)) for strip in drawn],
+        "rows": [(strip, real.get(strip.arm, absent if rounds[strip.arm] else "not run")) for strip in drawn],
         "row": row,
         "others": figures[1:],
         "label": _timers_of(row.place.series for _, row in figures[1:]),
@@ -268,7 +268,7 @@ def _no_proof(lines: Sequence[Primary], blocks: int) -> str:
     return words.no_proof(blocks, len(lines)) or words.no_proof(min(few, default=0), len(few))
 
 
-def _setting(used: Sequence[Source], blocks: int) -> str:
+def _setting(used: Sequence[Source], arms: Sequence[str]) -> str:
     main = [source.manifest for source in used if source.series == MAIN_SERIES and source.manifest]
     if not main:
         return "No run with equal timers could be used."
@@ -278,7 +278,7 @@ def _setting(used: Sequence[Source], blocks: int) -> str:
         return say("attached", servers=m.servers, brokers=m.brokers, played=m.sim_brokers, where=where)
     return say(
         "setting",
-        rounds=_rounds(blocks),
+        rounds=_rounds_of_designs(used, arms),
         servers=m.servers,
         brokers=m.brokers,
         played=m.sim_brokers,
@@ -286,6 +286,18 @@ def _setting(used: Sequence[Source], blocks: int) -> str:
         where=where,
         links="network namespaces" if m.links == "kernel" else "loopback",
     )
+
+
+def _rounds_of_designs(used: Sequence[Source], arms: Sequence[str]) -> str:
+    """Return the number of rounds of each design with equal timers. If they differ, name each design."""
+    rounds: dict[str, set[tuple[str, int]]] = {arm: set() for arm in arms}
+    for source in used:
+        if source.series == MAIN_SERIES:
+            rounds.setdefault(source.arm, set()).add((source.batch, source.block))
+    counts = {arm: len(found) for arm, found in rounds.items()}
+    if len(set(counts.values())) == 1:
+        return f"{_rounds(max(counts.values()))} of each design"
+    return words.listed([f"{_rounds(count)} of {words.name(arm)}" for arm, count in counts.items()])
 
 
 def _rounds(count: int) -> str:
@@ -351,7 +363,7 @@ def _interval(line: Primary) -> str:
     unit, told = MEASURES[line.named.measure].unit, line.pair.estimate
     if told is None:
         return ""
-    if math.isnan(told.value):
+    if all(map(math.isnan, line.pair.found)):
         return "never in either"
     middle, low, high = (words.signed(each, unit) for each in (told.value, told.low, told.high))
     hidden = [f"below {words.quantity(most, unit)} ({words.name(arm)})" for arm, most in line.hidden.items()]
@@ -411,6 +423,8 @@ def _currency(gold: Gold, used: Sequence[Source], arms: Sequence[str]) -> list[d
     arm_of = {each.run: each.arm for each in used if each.series in SECTIONS and each.scenario == "staleness"}
 
     def cell(rows: Sequence[Currency]) -> str:
+        if not rows:
+            return "not measured"
         n = sum(row.n for row in rows)
         return f"{100 * sum(row.current for row in rows) / n:.1f} %" if n >= SHARE_MIN else "too few changes"
 
@@ -535,14 +549,18 @@ def _timers(gold: Gold, used: Sequence[Source], values: Values, arms: Sequence[s
     """Return the data for the section on timers: recoveries with RocketMQ's own timers, and used timers."""
     divisors = divisors_of(used)
     order = {place: number for number, place in enumerate(values)}
+    apart = {(taken.place, taken.arm): taken for taken in answers.taken_apart(values, divisors, downs(gold))}
     found = []
-    for taken in answers.taken_apart(values, divisors, downs(gold)):
-        title = f"{_where(taken.place)}: {MEASURES[taken.place.measure].title}"
-        found.append(((order[taken.place], title), taken.arm, taken))
+    for place in dict.fromkeys(place for place, _ in apart):
+        title = f"{_where(place)}: {MEASURES[place.measure].title}"
+        for arm in values[place]:
+            taken = apart.get((place, arm))
+            told = _taken(taken) if taken else ("not disturbed", [])
+            found.append(((order[place], title), arm, told))
     divided = sorted(set(divisors.values()) - {1.0}, reverse=True)
     return {
         "divided": words.listed([f"{divisor:g}" for divisor in divided]),
-        "rows": _crossed(found, arms, lambda each: _taken(each[0]) if each else ("not disturbed", [])),
+        "rows": _crossed(found, arms, lambda each: each[0] if each else ("not measured", [])),
         "label": words.listed([words.TIMERS[series] for series in divisors or [MAIN_SERIES]]),
         "folded": len(divisors) == 1,  # fold away the table, because a single divisor gives only bounds
         "used": used_timers(used, MAIN_SERIES),

@@ -149,6 +149,7 @@ def _run_rows(
         (
             source.run,
             source.life,
+            manifest.workload.get("load", {}).get("consumers", 0) > 0,
             manifest.measure_begin_ns,
             manifest.measure_end_ns,
             windows_of[source.run],
@@ -225,7 +226,6 @@ def _frames(
         "links": costs.link_bytes(good["links"], runs),
     }
     empty = {
-        "messages": "deliveries" not in kinds,
         "new_topics": not new_topics,
         "links": "links" not in kinds,
         "disks": "disks" not in kinds,

@@ -469,18 +469,18 @@ def timelines(requests: DataFrame) -> DataFrame:
 
 
 def latency_histogram(requests: DataFrame) -> DataFrame:
-    """Count the answered operations outside of faults by their latency.
+    """Count the operations outside of faults by their latency.
 
     The latency is the time from the instant at which the operation was due until the answer came. The counts
     of several runs can be added up.
 
     In:  ``REQUESTS``.
     Out: one row per (run, phase, op, value_ns): n long. phase: ``reference`` or ``quiet``. value_ns bigint:
-        the bucket's middle.
+        the bucket's middle, or null for operations that failed or were refused.
     """
-    answered = requests.where((F.col("phase") != "fault") & ~F.col("verdict").isin(*UNANSWERED))
-    latency = (F.col("done_ns") - F.col("due_ns")).alias("span_ns")
-    return histogram(answered.select("run", "phase", "op", latency), ("run", "phase", "op"))
+    latency = F.when(~F.col("verdict").isin(*UNANSWERED), F.col("done_ns") - F.col("due_ns"))
+    calm = requests.where(F.col("phase") != "fault")
+    return histogram(calm.select("run", "phase", "op", latency.alias("span_ns")), ("run", "phase", "op"))
 
 
 def lateness_histogram(requests: DataFrame) -> DataFrame:
@@ -561,7 +561,7 @@ def messages(requests: DataFrame, deliveries: DataFrame, runs: DataFrame) -> Dat
     A message also counts as read if it is read in a later run of the same cluster.
 
     In:  ``REQUESTS``; valid delivery rows with the column ``run``; table ``RUNS``.
-    Out: one row per (run, fault, op) of runs whose cluster recorded deliveries:
+    Out: one row per (run, fault, op) of runs whose plan has a consumer group:
 
         - sent long: all messages
         - failed long: messages whose sending failed
@@ -570,17 +570,15 @@ def messages(requests: DataFrame, deliveries: DataFrame, runs: DataFrame) -> Dat
         - repeated long: messages that were read more than once
         - late long: messages that were read more than ``LATE_NS`` after they were due
     """
-    lives = runs.select("run", "life", "measure_begin_ns")
-    handed = deliveries.join(F.broadcast(lives.select("run", "life")), on="run", how="inner")
+    handed = deliveries.join(F.broadcast(runs.select("run", "life")), on="run", how="inner")
     read = handed.groupBy("life", "message").agg(F.count("*").alias("times"), F.min("t_ns").alias("read_ns"))
-    watched = handed.groupBy("life").agg(F.count("*").alias("read"))
+    watched = runs.where("consumes").select("run", "life", "measure_begin_ns")
     times = F.coalesce("times", F.lit(0))
     waited_ns = F.col("read_ns") - F.col("measure_begin_ns") - F.col("due_ns")
     acknowledged = F.col("outcome") == "ok"
     return (
         requests.where(F.col("message").isNotNull())
-        .join(F.broadcast(lives), on="run", how="inner")
-        .join(F.broadcast(watched), on="life", how="inner")
+        .join(F.broadcast(watched), on="run", how="inner")
         .join(read, on=["life", "message"], how="left")
         .groupBy("run", "fault", "op")
         .agg(

@@ -16,10 +16,14 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from routekeeper.bench.report.requests import ROUTE_OPS, histogram
+from routekeeper.bench.resolution import OBSERVE_EVERY_S, WAITED_NS
 
 ANSWERS: Final = ("routed", "absent")
 """States in which an observer gives an answer. Without an answer, it cannot disagree with other observers."""
 
+
+_READING_NS: Final = round(OBSERVE_EVERY_S * 1_000_000_000)
+"""Time in ns between two readings of the routes that a server lists."""
 
 LINGER_NS: Final = 60_000_000_000
 """Time in ns after a run's measured time, in which the run's last changes may still become visible."""
@@ -202,8 +206,8 @@ def given_up(spans: DataFrame, runs: DataFrame) -> DataFrame:
     In:  :func:`shown`; table ``RUNS``.
     Out: one row per (run, fault, observer):
 
-        - given_up_ns long: the longest time for which a living broker was missing in one triple (observer,
-          topic, broker), added up over the fault's window
+        - given_up_ns long: the time in all, within the fault's window, for which one observer did not list
+          one living broker for one topic. The largest such time counts
         - brokers long: number of different brokers that were missing
     """
     begin = F.greatest("seen_ns", "begin_ns")
@@ -245,7 +249,13 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
         - disagree_ns long: time in which nameservers differed about at least one topic
         - topics long: number of such topics
         - agree_ns long: time from the end of the fault until the last disagreement ended, at least 0. If the
-          fault did not end, the time counts from the start of the fault
+          fault did not end, the time counts from the start of the fault. Null if a disagreement lasted beyond
+          the window. These disagreements do not count:
+
+            - a disagreement that lasted, within the window, for less than the time between two readings
+            - a disagreement about queues that began after the fault had ended, and lasted for at most
+              ``WAITED_NS`` within the window. The harness changes the queues all the time, and servers show
+              a change at slightly different instants
     """
     # Compare only spans of the same second. Otherwise a topic that changes all the time would give too many
     # pairs of spans.
@@ -288,18 +298,53 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
         seen.alias("seen_ns"),
         still.alias("still_ns"),
     )
+    over_ns = F.coalesce("healed_ns", "begin_ns")
+    lasted_ns = F.least("agreed_ns", "until_fault_ns") - F.col("differed_ns")
+    counts = (lasted_ns >= _READING_NS) & (
+        (F.col("about") == "brokers") | (F.col("differed_ns") < over_ns) | (lasted_ns > WAITED_NS)
+    )
+    agree_ns = F.greatest(F.col("agreed_ns") - over_ns, F.lit(0).cast("bigint"))
+    outlasts = counts & (F.col("agreed_ns") >= F.col("until_fault_ns"))
     return (
-        _in_faults(differing, runs, "about")
+        _in_faults(_episodes(differing), runs, "about")
         .groupBy("run", "fault", "about")
         .agg(
             F.sum("new_ns").alias("disagree_ns"),
             F.count_distinct("topic").alias("topics"),
-            F.greatest(
-                F.max("still_ns") - F.first(F.coalesce("healed_ns", "begin_ns"), ignorenulls=True),
-                F.lit(0).cast("bigint"),
+            F.when(
+                ~F.bool_or(outlasts), F.max(F.when(counts, agree_ns).otherwise(F.lit(0).cast("bigint")))
             ).alias("agree_ns"),
         )
         .select("run", "fault", "about", "disagree_ns", "topics", "agree_ns")
+    )
+
+
+def _episodes(differing: DataFrame) -> DataFrame:
+    """Add the start and the end of a whole disagreement to each of its pieces.
+
+    If a topic changes while two servers disagree, the disagreement consists of several pieces. The time
+    between two pieces is at most the time between two readings.
+
+    In:  rows with run, about, topic, seen_ns, still_ns.
+    Out: the same rows, with differed_ns long and agreed_ns long: start and end of the disagreement.
+    """
+    in_order = Window.partitionBy("run", "about", "topic").orderBy("seen_ns", "still_ns")
+    before = F.max("still_ns").over(in_order.rowsBetween(Window.unboundedPreceding, -1))
+    is_new = F.coalesce(F.col("seen_ns") > before + _READING_NS, F.lit(True))
+    episode = Window.partitionBy("run", "about", "topic", "episode")
+    return (
+        differing.withColumn("is_new", is_new.cast("int"))
+        .withColumn(
+            "episode",
+            F.sum("is_new").over(in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)),
+        )
+        .withColumns(
+            {
+                "differed_ns": F.min("seen_ns").over(episode),
+                "agreed_ns": F.max("still_ns").over(episode),
+            }
+        )
+        .drop("is_new", "episode")
     )
 
 
@@ -324,15 +369,16 @@ def _in_faults(spans: DataFrame, runs: DataFrame, kind: str) -> DataFrame:
     In:  rows with run, topic, seen_ns, still_ns, and the column whose name is ``kind``; ``RUNS``.
     Out: one row per span and fault:
 
-        - run, fault, topic, ``kind``, begin_ns, healed_ns, seen_ns, still_ns
+        - the columns of the span, and those of the fault (see :func:`_windows`)
         - new_ns long: length of the part that no earlier span of the same run, fault and kind covers
     """
     clipped = (
         spans.join(F.broadcast(_windows(runs)), on="run", how="inner")
-        .select(
-            *("run", "fault", kind, "topic", "begin_ns", "healed_ns"),
-            F.greatest("seen_ns", "begin_ns").alias("seen_ns"),
-            F.least("still_ns", "until_fault_ns").alias("still_ns"),
+        .withColumns(
+            {
+                "seen_ns": F.greatest("seen_ns", "begin_ns"),
+                "still_ns": F.least("still_ns", "until_fault_ns"),
+            }
         )
         .where(F.col("seen_ns") < F.col("still_ns"))
     )

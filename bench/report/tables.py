@@ -67,7 +67,7 @@ time. ``to_ns`` is a very large number if the broker did not come back.
 """
 
 RUNS: Final = (
-    "run string, life string, measure_begin_ns bigint, measure_end_ns bigint, "
+    "run string, life string, consumes boolean, measure_begin_ns bigint, measure_end_ns bigint, "
     f"windows array<{WINDOW}>, gaps array<{GAP}>"
 )
 """Facts about the used runs, with one row per run. Most functions that compute tables need them.
@@ -75,6 +75,8 @@ RUNS: Final = (
 ``life`` names the cluster that made the run, from its start to its end. One cluster can make several runs,
 one after the other, and all these runs have the same ``life``. The report needs ``life`` because a broker's
 state, or a route that an observer shows, can last from one run into the next.
+
+``consumes`` is true if a consumer group reads the messages that the run's producers send.
 
 ``windows`` has the faults of the run. ``gaps`` has the times in which brokers could not be reached. The
 number of windows and gaps does not grow with the load.

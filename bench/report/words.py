@@ -75,7 +75,9 @@ def quantity(value: float, unit: Unit, step: float = 0.0) -> str:
 
 
 def signed(value: float, unit: Unit, step: float = 0.0) -> str:
-    """Return a difference with its sign and unit."""
+    """Return a difference with its sign and unit, or "unknown" for nan."""
+    if math.isnan(value):
+        return "unknown"
     if math.isinf(value):
         return "without end" if value > 0 else f"{MINUS} without end"
     said = quantity(value, unit, step)
@@ -211,14 +213,15 @@ def difference(pair: Pair, unit: Unit) -> str:
     if told is None:
         return ""
     arm = name(pair.arms[1])
-    if math.isnan(told.value):
+    if all(map(math.isnan, pair.found)):
         return f"{arm}: never in either"
     ends = (
         (min(pair.found), max(pair.found)) if not any(map(math.isnan, pair.found)) else (told.low, told.high)
     )
     low, high = (signed(end, unit, pair.step) for end in ends)
     spread = f" ({low} to {high})" if low != high else ""
-    return f"{arm}: {signed(told.value, unit, pair.step)}{spread}"
+    unknown = "median " if math.isnan(told.value) else ""
+    return f"{arm}: {unknown}{signed(told.value, unit, pair.step)}{spread}"
 
 
 def _blocks(pair: Pair) -> str:
@@ -298,16 +301,22 @@ def _undecided(primary: Primary) -> str:
     assert told is not None
     if told.blocks < LEANING_BLOCKS_MIN:
         return f"too few rounds to tell: {told.blocks} of {LEANING_BLOCKS_MIN}"
-    if not told.below and not told.above and told.value == 0:
+    never = sum(map(math.isnan, primary.pair.found))
+    alike = told.blocks - told.below - told.above - never
+    if never == told.blocks:
+        return f"{NEVER} in either, in any of {told.blocks} rounds"
+    if alike == told.blocks:
         return f"no difference in any of {told.blocks} rounds"
     lower, higher = (_way(primary, lower=lower) for lower in (True, False))
     if told.blocks in (told.below, told.above):
         way = lower if told.below else higher
         return f"{first} {way} than {second} in {_blocks(primary.pair)}, by less than matters"
-    alike = told.blocks - told.below - told.above
-    counts = ((lower, told.below), (higher, told.above), ("alike", alike))
+    counts = ((lower, told.below), (higher, told.above), ("alike", alike), (f"{NEVER} in either", never))
     each = [f"{way} in {number}" for way, number in counts if number]
-    each[0] = each[0].replace(" in ", f" than {second} in ")
+    if told.below or told.above:
+        each[0] = each[0].replace(" in ", f" than {second} in ")
+    else:
+        first = f"{first} and {second}"
     return f"mixed: {first} {', '.join(each)} of {told.blocks} rounds"
 
 

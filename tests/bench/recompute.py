@@ -28,6 +28,8 @@ Key = tuple[str, str, str, str, int]
 SERIES = ("equal", "rest")
 """Names of the two series of runs that contain the headline measures. No scenario is in both series."""
 WAITED = 250_000_000
+READ_EVERY = 20_000_000
+"""Time in ns between two readings of the route lists that a server shows."""
 NEVER = 2**62
 TOLERANCE = 0.01
 """Allowed relative difference between a figure of this file and the same figure of the report.
@@ -67,6 +69,10 @@ class Life:
     def __init__(self, runs: Iterable[Run]) -> None:
         self.runs = sorted(runs, key=lambda run: int(run.begin))
         self.spans = list(_spans(row for run in self.runs for row in run.rows("views")))
+        self.disagreements = {
+            "brokers": _disagreements(self.spans, _lists_differ),
+            "queues": _disagreements(self.spans, _counts_differ),
+        }
         self.holders: dict[str, set[int]] = defaultdict(set)
         truth = [row for run in self.runs for row in run.rows("truth")]
         self.ops = {id(run): run.rows("ops") for run in self.runs}
@@ -283,8 +289,8 @@ def _of_requests(life: Life, run: Run, fault: Row) -> Iterator[tuple[str, float]
         each = {server: [op for op in by_op["newcomer"] if op.get("target") == server] for server in servers}
         yield "newcomer_right_s", max(map(recovered, each.values()))
         others = [ops for server, ops in each.items() if f"nameserver-{server}" not in fault["targets"]]
-        if len(others) < len(each):
-            yield "newcomer_others_right_s", max(map(recovered, others), default=math.inf)
+        if 0 < len(others) < len(each):
+            yield "newcomer_others_right_s", max(map(recovered, others))
     if by_op["lookup"]:
         right = [op for op in by_op["lookup"] if life.verdict(op)[0] == "right"]
         slowest = max((op["done_ns"] - op["due_ns"] for op in right), default=math.inf)
@@ -320,21 +326,60 @@ def _left_out(life: Life, fault: Row, observer: str) -> float | None:
     return max(times) if times else None
 
 
-def _disagreed(life: Life, fault: Row, differ: Callable[[Row, Row], bool]) -> float:
-    """Return the time in s for which it is certain that two nameservers gave different answers."""
+def _disagreements(spans: list[Row], differ: Callable[[Row, Row], bool]) -> dict[str, list[tuple[int, int]]]:
+    """Return, by topic, the intervals in ns in which two nameservers certainly gave different answers."""
     by_topic: dict[str, list[Row]] = defaultdict(list)
-    for span in life.spans:
+    for span in spans:
         if span["observer"] == "nameserver" and span["state"] in ("routed", "absent"):
             by_topic[span["topic"]].append(span)
-    pieces = []
-    for spans in by_topic.values():
-        for place, one in enumerate(spans):
-            for other in spans[place + 1 :]:
-                begin = max(one["seen"], other["seen"], fault["begin_ns"])
-                end = min(one["still"], other["still"], fault["until_ns"])
-                if one["index"] != other["index"] and begin < end and differ(one, other):
-                    pieces.append((begin, end))
-    return _covered(pieces)
+    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for topic, shown in by_topic.items():
+        shown.sort(key=lambda span: int(span["seen"]))
+        for place, one in enumerate(shown):
+            for other in shown[place + 1 :]:
+                if other["seen"] >= one["still"]:
+                    break  # all later spans begin after this one, too
+                end = min(one["still"], other["still"])
+                if one["index"] != other["index"] and other["seen"] < end and differ(one, other):
+                    found[topic].append((other["seen"], end))
+    return found
+
+
+def _disagreed(life: Life, fault: Row, about: str) -> float:
+    """Return the time in s for which it is certain that two nameservers gave different answers."""
+    return _covered(
+        [
+            (max(begin, fault["begin_ns"]), min(end, fault["until_ns"]))
+            for pieces in life.disagreements[about].values()
+            for begin, end in pieces
+        ]
+    )
+
+
+def _agreed(life: Life, fault: Row, about: str) -> float:
+    """Return the time in s from the end of the fault until all nameservers gave the same answers.
+
+    Return infinity if a disagreement lasted beyond the fault's window. Leave out disagreements that are
+    shorter than the time between two readings. Also leave out short disagreements about queues that began
+    after the fault, because the harness changes the queues all the time.
+    """
+    latest = fault["healed_ns"]
+    for pieces in life.disagreements[about].values():
+        whole: list[tuple[int, int]] = []
+        for begin, end in sorted(pieces):
+            if whole and begin <= whole[-1][1] + READ_EVERY:
+                whole[-1] = whole[-1][0], max(whole[-1][1], end)
+            else:
+                whole.append((begin, end))
+        for begin, end in whole:
+            lasted = min(end, fault["until_ns"]) - begin
+            is_ordinary = about == "queues" and begin >= fault["healed_ns"] and lasted <= WAITED
+            if lasted < READ_EVERY or is_ordinary:
+                continue
+            if end >= fault["until_ns"]:
+                return math.inf
+            latest = max(latest, end)
+    return float(latest - fault["healed_ns"]) / 1e9
 
 
 def _unanswering(life: Life, fault: Row) -> float:
@@ -423,7 +468,9 @@ def _costs(run: Run) -> Iterator[tuple[str, float]]:
             ("written_bytes", "written_mib_per_min", 2**20),
             ("syncs", "syncs_per_min", 1),
         ):
-            yield measure, sum(last[name] - first[name] for first, last in ends) / size / minutes
+            grown = [last[name] - first[name] for first, last in ends]
+            if min(grown) >= 0:  # a server whose file was replaced has lost count
+                yield measure, sum(grown) / size / minutes
 
 
 def _instant(row: Row) -> int:
@@ -431,16 +478,16 @@ def _instant(row: Row) -> int:
 
 
 def figures(results: Path) -> dict[Key, float]:
-    """Return the value of each figure in each round. A round runs every design once, with the same seed."""
-    runs = [
-        Run(path.parent)
-        for series in SERIES
-        for path in results.glob(f"runs/series={series}/*/*/*/manifest.json")
-    ]
+    """Return the value of each figure in each round. A round runs every design once, with the same seed.
+
+    If a server of a design ended by itself in a run, all figures of this run are infinite.
+    """
     by_life: dict[object, list[Run]] = defaultdict(list)
-    for run in runs:
-        if run.manifest["void"] is None and run.manifest["ended_ns"] is not None:
-            by_life[run.life].append(run)
+    for series in SERIES:
+        for path in results.glob(f"runs/series={series}/*/*/*/manifest.json"):
+            run = Run(path.parent)
+            if run.manifest["void"] is None and run.manifest["ended_ns"] is not None:
+                by_life[run.life].append(run)
     found: dict[Key, float] = {}
     known: dict[tuple[str, int], list[float]] = defaultdict(list)
     for life in map(Life, by_life.values()):
@@ -453,7 +500,13 @@ def figures(results: Path) -> dict[Key, float]:
         if len(times) >= 20:
             middle = sorted(times)[math.ceil(len(times) / 2) - 1]
             found["quiet", "", "visible_clients_ms_p50", arm, block] = middle
-    return found
+    lost = {
+        (run.scenario, run.arm, run.block)
+        for runs in by_life.values()
+        for run in runs
+        if run.manifest["lost"] is not None
+    }
+    return {key: math.inf if (key[0], *key[3:]) in lost else value for key, value in found.items()}
 
 
 def _of_run(life: Life, run: Run) -> Iterator[tuple[str, str, float]]:
@@ -468,13 +521,15 @@ def _of_run(life: Life, run: Run) -> Iterator[tuple[str, str, float]]:
             if left is not None:
                 yield case, f"left_by_{observer}s_s", left
         if watched:
-            yield case, "disagree_s", _disagreed(life, fault, _lists_differ)
-            yield case, "disagree_queues_s", _disagreed(life, fault, _counts_differ)
+            for about, of_what in (("brokers", ""), ("queues", "_queues")):
+                yield case, f"disagree{of_what}_s", _disagreed(life, fault, about)
+                if fault.get("healed_ns") is not None:
+                    yield case, f"agree{of_what}_s", _agreed(life, fault, about)
             yield case, "unanswering_s", _unanswering(life, fault)
 
 
 def differences(found: dict[Key, float], values: Path) -> tuple[int, list[str]]:
-    """Compare figures with a report's figures.
+    """Compare figures with a report's figures. A figure that the report lacks is a difference, too.
 
     The same measure in several arms and rounds counts as one measure. Each case of a measure counts
     separately.
@@ -482,18 +537,19 @@ def differences(found: dict[Key, float], values: Path) -> tuple[int, list[str]]:
     Returns:
         The number of compared measures, and a line of text for each difference.
     """
-    compared: set[tuple[str, str, str]] = set()
+    seen: set[Key] = set()
     told = []
     with values.open(newline="") as file:
         for row in csv.DictReader(file):
             key = row["scenario"], row["case"], row["measure"], row["arm"], int(row["block"])
             if row["series"] not in SERIES or key not in found:
                 continue
-            compared.add(key[:3])
+            seen.add(key)
             mine, said = found[key], float(row["value"])
             if mine != said and not math.isclose(mine, said, rel_tol=TOLERANCE, abs_tol=1e-6):
                 told.append(f"{' '.join(map(str, key))}: the report says {said:g}, the events {mine:g}")
-    return len(compared), told
+    told += [f"{' '.join(map(str, key))}: the report has no value" for key in found if key not in seen]
+    return len({key[:3] for key in seen}), told
 
 
 def main(results: str, values: str | None = None) -> int:

@@ -72,10 +72,12 @@ class PlantedRun:
         brokers: int = 3,
         links: Links | Literal["none"] = "proxy",
         listed: bool = False,
+        consumers: int = 0,
     ) -> None:
         """Create the run folder.
 
         Args:
+            consumers: Number of consumers in the plan. They form one group.
             listed: True if the manifest lists the event files with checksums, like manifests of the harness.
         """
         self.listed = listed
@@ -103,7 +105,7 @@ class PlantedRun:
             },
             watches=arm == "zookeeper",
             links=links,
-            workload={"lookup_per_s": 50, "send_per_s": 20},
+            workload={"load": {"lookup_per_s": 50, "send_per_s": 20, "consumers": consumers}},
             lines=lines or [],
             machine=Machine(cpu="planted processor", cores=2, memory_bytes=24 << 30, system="planted"),
             versions={"routekeeper": "0.1.0", "python": "3.11.2", "zookeeper": "3.9"},

@@ -99,6 +99,24 @@ def test_strong_line_is_the_median_of_the_runs() -> None:
         assert shown[place + 0.5] == pytest.approx(height(median(same)), abs=ROUNDED)
 
 
+def test_failures_and_waits_at_different_instants_are_in_the_picture_and_its_text() -> None:
+    """Check that the text and the marks count each run's own failures and longest wait.
+
+    Each of six runs has one slow request in a time bin of its own. In two runs this request fails.
+    """
+    rows = {
+        str(run): bins(str(run), {place: 2000.0 if place == run else 1.0 for place in range(10)}, failed)
+        for run, failed in enumerate([(0,), (1,), (), (), (), ()])
+    }
+    drawn = drawing.timeline("raft", rows, from_s=0, until_s=1, healed_s=None, what="Look-ups")
+    assert drawn.description == (
+        "Look-ups, raft: the slowest request waited 2 s in the median run; "
+        "requests failed or got a wrong answer in 2 of 6 runs"
+    )
+    assert [x for x, _, _ in drawn.failed] == pytest.approx([drawn.begin, drawn.begin + drawn.step], abs=0.1)
+    assert min(opacity for _, _, opacity in drawn.failed) >= 0.08
+
+
 def test_panels_of_a_page_are_aligned_at_the_fault_with_every_run_faint_and_the_median_strong(
     tmp_path: Path,
 ) -> None:
@@ -144,6 +162,7 @@ def test_dots_are_the_rounds_of_each_design_on_one_axis_from_nought() -> None:
     assert (third.dots, third.middle, third.endless) == ([], None, 0)
     assert all(0 <= x <= drawing.STRIP_WIDTH for x in (*first.dots, *second.dots))
     assert first.description == "Registrations, independent: median 1 s of 3 rounds"
+    assert third.description == "Registrations, zookeeper: not measured"
 
 
 def test_dots_on_the_page_are_as_many_as_rounds() -> None:

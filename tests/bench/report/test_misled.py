@@ -13,7 +13,7 @@ in other modules:
   test_arm_whose_server_died_by_itself_has_lost_the_scenario,
   test_process_starts_are_part_of_the_cost_and_a_death_by_itself_is_noticed,
   test_arms_of_a_block_get_the_same_load (live)
-- C11: test_nothing_has_to_be_scrolled_sideways_even_with_the_longest_texts
+- C11: test_nothing_lies_outside_a_screen_of_this_width
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ import csv
 import json
 import math
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -29,12 +28,9 @@ from routekeeper.bench.report.page import page
 from routekeeper.bench.report.silver import Source
 from tests.bench import recompute as recomputation
 from tests.bench.report.comparison import ARMS, LINES, Compared
-from tests.bench.report.full_size import longest_page
-from tests.bench.report.in_browser import Tab, scroll_width
+from tests.bench.report.test_planted import only
 
 pytestmark = [pytest.mark.spark, pytest.mark.computes]
-
-WIDTHS = (360, 768, 1280)
 
 
 @pytest.fixture(scope="module")
@@ -160,14 +156,23 @@ def test_first_screen_is_that_of_an_independent_recomputation(
     with figures.open(newline="") as file:
         rows = list(csv.DictReader(file))
     row = next(row for row in rows if (row["measure"], row["arm"]) == ("announce_again_s", "raft"))
+    place = f"kill announce_again_s raft {row['block']}"
+
+    def write(rows: list[dict[str, str]]) -> None:
+        with figures.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(row))
+            writer.writeheader()
+            writer.writerows(rows)
+
+    write([each for each in rows if each is not row])
+    incomplete = recompute()
+    assert incomplete.returncode == 1
+    assert f"{place}: the report has no value" in incomplete.stdout
     row["value"] = "9.0"
-    with figures.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(row))
-        writer.writeheader()
-        writer.writerows(rows)
+    write(rows)
     wrong = recompute()
     assert wrong.returncode == 1
-    assert f"kill announce_again_s raft {row['block']}: the report says 9, the events " in wrong.stdout
+    assert f"{place}: the report says 9, the events " in wrong.stdout
 
 
 def test_recovery_from_an_election_is_how_long_the_first_request_had_to_wait(values: Values) -> None:
@@ -267,6 +272,26 @@ def test_arm_whose_server_died_by_itself_has_lost_the_scenario(gold: Gold) -> No
     assert "raft lost" in page(changed, found)
 
 
+def test_design_that_did_not_run_is_called_not_measured_and_hides_no_result(gold: Gold) -> None:
+    line = next(each for each in LINES if each.measure == "announce_again_s")
+    line = msgspec.structs.replace(line, arms=("raft", "zookeeper"))
+    without = only(gold, lambda source: source.arm != "independent")
+    sources = [
+        replace(source, manifest=msgspec.structs.replace(source.manifest, lines=[line]))
+        for source in without.sources
+        if source.manifest is not None
+    ]
+    without = replace(without, sources=sources)
+    whole = re.sub(r"\s+", " ", page(without, measures.values(without)))
+    timers = whole[whole.index('id="timers"') : whole.index("<summary>Timers as used")]
+    assert "not disturbed" not in timers
+    assert timers.count("<td>not measured</td>") == timers.count('<th scope="row">') > 0
+    claim = whole[whole.index('id="claim-a2"') : whole.index('id="claim-b"')]
+    assert "At registering brokers after the leader was killed, raft faster than ZooKeeper in all" in claim
+    assert "independent: not measured" in claim
+    assert "0 rounds of independent, 6 rounds of raft and 6 rounds of ZooKeeper" in whole
+
+
 class Reader(HTMLParser):
     """A parser that collects links, ids, and elements that may load other files."""
 
@@ -351,16 +376,3 @@ def test_rows_without_a_difference_are_folded_and_have_three_columns(gold: Gold,
     row = re.search(r'<th scope="row">Failed sends, with two retries</th>(.*?)</tr>', folded)
     assert row is not None
     assert row[1].count("<td>0</td>") == 3
-
-
-@pytest.fixture(scope="module")
-def longest(gold: Gold, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return longest_page(gold, tmp_path_factory.mktemp("longest"))
-
-
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
-@pytest.mark.parametrize("width", WIDTHS)
-def test_nothing_has_to_be_scrolled_sideways_even_with_the_longest_texts(
-    longest: Path, width: int, tab: Tab
-) -> None:
-    assert scroll_width(tab, longest, width) <= width

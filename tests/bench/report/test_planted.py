@@ -8,6 +8,7 @@ such statements.
 import csv
 import dataclasses
 import html
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,7 @@ from routekeeper.bench.report.measures import Place
 from routekeeper.bench.report.page import page
 from routekeeper.bench.report.silver import Source
 from routekeeper.bench.runfolder import void_folder, write_manifest
+from tests.bench import recompute
 from tests.bench.play.recorded import with_a_kill_and_a_partition
 from tests.bench.report import backwards, reachability
 from tests.bench.report.planted import PlantedRun
@@ -290,6 +292,82 @@ def test_cut_of_five_seconds_is_five_seconds_of_disagreement(gold: Gold) -> None
     assert found.disagree_ns == pytest.approx(5e9, abs=100e6)
     assert (found.about, found.topics) == ("queues", 1)
     assert found.agree_ns == pytest.approx(0, abs=100e6)
+
+
+def agreed_or_not(root: Path) -> None:
+    """Write the events of three runs with a fault from 5 to 10 s, whose window ends at 18 s.
+
+    - ``changed-later``: two ordinary changes become visible at slightly different instants. The second change
+      becomes visible when the window ends.
+    - ``differs-on``: nameserver 2 omits a broker from 6 s on, for ever.
+    - ``behind``: a topic changes ten times a second, and nameserver 1 shows no change until 13 s.
+    """
+    with PlantedRun(root, scenario="changed-later") as run:
+        _begin_to_agree(run)
+        run.view(17.0, version=7, unseen=16.99)
+        run.view(17.001, index=1, version=7, unseen=17.0005)
+        run.view(17.95, version=8, unseen=17.94)
+        run.view(18.05, index=1, version=8, unseen=18.04)
+    with PlantedRun(root, scenario="differs-on") as run:
+        _begin_to_agree(run)
+        run.view(6.0, index=2, brokers=[0, 1], unseen=5.99)
+    with PlantedRun(root, scenario="behind") as run:
+        _begin_to_agree(run)
+        for version in range(2, 90):
+            run.view(5.0 + 0.1 * version, version=version, unseen=5.0 + 0.1 * version - 0.01)
+        run.view(13.0, index=1, version=80, unseen=12.99)
+        for version in range(81, 90):
+            run.view(5.0 + 0.1 * version, index=1, version=version, unseen=5.0 + 0.1 * version - 0.01)
+
+
+def _begin_to_agree(run: PlantedRun) -> None:
+    """Add a fault, and three nameservers that show the same route until the run's end."""
+    run.fault(5.0, 18.0, case="1-2", healed=10.0, targets=["nameserver-2"])
+    for index in range(3):
+        run.view(0.0, index=index, version=None if index == 2 else 1)
+        run.view(19.0, "end", index=index)
+
+
+def one_value(gold: Gold, scenario: str, case: str | None, measure: str, block: int = 1) -> float:
+    of_raft = measures.values(gold)[Place("equal", scenario, case, measure)]["raft"]
+    (found,) = (value for (_, number), value in of_raft.items() if number == block)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("scenario", "measure", "agreed_s"),
+    [
+        pytest.param("changed-later", "agree_queues_s", 0.0, id="ordinary changes end no recovery"),
+        pytest.param("differs-on", "agree_s", math.inf, id="beyond the window is never"),
+        pytest.param("behind", "agree_queues_s", 2.99, id="short pieces are one disagreement"),
+    ],
+)
+def test_servers_agree_again_after_the_last_disagreement_that_is_no_ordinary_change(
+    gold: Gold, scenario: str, measure: str, agreed_s: float
+) -> None:
+    assert one_value(gold, scenario, "1-2", measure) == pytest.approx(agreed_s, abs=1e-6)
+
+
+def lost_by_itself(root: Path) -> None:
+    """Write the events of a run in which a server ends by itself."""
+    with PlantedRun(root, scenario="lost-run", lost="nameserver-1 died") as run:
+        run.fault(5.0, 12.0)
+        for due in steps(0, 12):
+            run.op("lookup", due, 0.001)
+
+
+@pytest.mark.parametrize(
+    ("plant", "scenarios"),
+    [(agreed_or_not, {"changed-later", "differs-on", "behind"}), (lost_by_itself, {"lost-run"})],
+)
+def test_independent_program_computes_the_same_of_planted_runs(
+    gold: Gold, tmp_path: Path, spark: SparkSession, plant: Callable[[Path], None], scenarios: set[str]
+) -> None:
+    plant(tmp_path)
+    values = {place: arms for place, arms in measures.values(gold).items() if place.scenario in scenarios}
+    write_values(spark, str(tmp_path), values, {})
+    compared, differ = recompute.differences(recompute.figures(tmp_path), tmp_path / "marts" / "values.csv")
+    assert (differ, compared >= 3) == ([], True)
 
 
 def stale_200_ms(root: Path) -> None:
@@ -608,6 +686,22 @@ def test_living_broker_that_was_given_up_is_counted_and_a_silent_server_gives_up
     assert found.given_up_ns == pytest.approx(1e9, abs=1e6)
 
 
+def given_up_twice(root: Path) -> None:
+    """Write the events of a run in which nameserver 0 wrongly drops broker 2 twice, for 1 s each time."""
+    with PlantedRun(root, scenario="mistakes") as run:
+        run.fault(5.0, 16.0, case="freeze", targets=["broker-1"])
+        run.view(0.0)
+        for at in (6.0, 10.0):
+            run.view(at, unseen=at, brokers=[0, 1])
+            run.view(at + 1, unseen=at + 1)
+        run.view(19.0, "end")
+
+
+def test_times_without_a_living_broker_are_added_up_and_the_page_says_so(gold: Gold) -> None:
+    assert one_value(gold, "mistakes", "freeze", "given_up_s") == pytest.approx(2.0, abs=1e-6)
+    assert measures.MEASURES["given_up_s"].meaning.startswith("The time in all for which")
+
+
 def late_inside_the_window(root: Path) -> None:
     """Write the events of a run in which the first requests after the fault are sent late.
 
@@ -675,10 +769,11 @@ def messages_counted(root: Path) -> None:
     - Two messages are delivered late. One of these two is delivered after the next scenario of the cluster
       has begun.
     """
-    with PlantedRun(root, scenario="after-messages", session="read", begin_s=15.5, seconds=4) as later:
+    of_group: Any = {"session": "read", "consumers": 1}
+    with PlantedRun(root, scenario="after-messages", begin_s=15.5, seconds=4, **of_group) as later:
         later.delivered(98, 16.4)
         later.op("lookup", 16.0, 0.001)
-    with PlantedRun(root, scenario="messages", session="read", seconds=15.5) as run:
+    with PlantedRun(root, scenario="messages", seconds=15.5, **of_group) as run:
         run.fault(5.0, 15.0)
         for number in range(100):
             outcome = "refused" if number == 50 else "unknown" if number in (51, 52) else "ok"
@@ -702,6 +797,18 @@ def test_messages_are_counted_as_failed_late_repeated_and_lost(gold: Gold) -> No
     assert of(gold, "messages", "send").late == 1
 
 
+def nothing_was_read(root: Path) -> None:
+    """Write the events of a run whose consumer group gets none of 50 acknowledged messages."""
+    with PlantedRun(root, scenario="unread", consumers=1) as run:
+        run.fault(5.0, 15.0)
+        for number in range(50):
+            run.op("send", 5.0 + 0.1 * number, 0.01, message=number)
+
+
+def test_messages_of_a_group_that_gets_nothing_are_lost(gold: Gold) -> None:
+    assert one_value(gold, "unread", "kill", "lost_messages") == 50
+
+
 def topics_came_to_be(root: Path) -> None:
     """Write the events of a run with two new topics, of which clients can use only the first.
 
@@ -709,7 +816,7 @@ def topics_came_to_be(root: Path) -> None:
     one of three brokers has the first topic. The second client can never send to the second topic. No message
     of the second topic is read.
     """
-    with PlantedRun(root, scenario="new-topic") as run:
+    with PlantedRun(root, scenario="new-topic", consumers=1) as run:
         for n, case in enumerate(("first-send", "update-topic")):
             begin = 5.0 + 6 * n
             run.fault(begin, begin + 5, n=n, case=case, targets=[])
@@ -903,6 +1010,25 @@ def test_share_of_old_answers_in_quiet_times_is_a_figure(gold: Gold) -> None:
     assert list(found.values()) == [pytest.approx(25.0)]
 
 
+def failed_in_quiet_times(root: Path) -> None:
+    """Write the events of a quiet run. Of 2,000 look-ups 100 have no answer, and all registrations fail."""
+    with PlantedRun(root, scenario="idle-300", block=2) as run:
+        for number in range(2000):
+            times_out = number % 20 == 0
+            due = 0.005 * number
+            run.op("lookup", due, 2.0 if times_out else 0.001, "unknown" if times_out else "ok")
+        for number in range(100):
+            run.op("announce", 0.1 * number, 0.001, "error", user=number)
+
+
+@pytest.mark.parametrize(
+    ("measure", "ms"),
+    [("lookup_ms_p50", 1.0), ("lookup_ms_p99", math.inf), ("announce_ms_p50", math.inf)],
+)
+def test_failed_requests_of_quiet_times_count_as_endless(gold: Gold, measure: str, ms: float) -> None:
+    assert one_value(gold, "idle-300", None, measure, block=2) == pytest.approx(ms, rel=0.01)
+
+
 def files_replaced(root: Path) -> None:
     """Write the events of a run in which a server's file is replaced.
 
@@ -986,7 +1112,7 @@ def test_void_attempts_of_a_comparison_stand_on_its_page_with_their_reasons(
 def few_and_many(root: Path) -> None:
     """Write the events of two runs with the same faults. The second run has ten times as many operations."""
     for scenario, times in (("few", 1), ("many", 10)):
-        with PlantedRun(root, scenario=scenario) as run:
+        with PlantedRun(root, scenario=scenario, consumers=1) as run:
             run.fault(5.0, 15.0, case="1-2", healed=10.0, targets=["nameserver-2"])
             run.broker(1, "down", 5.0)
             for index in range(2):
@@ -1227,20 +1353,25 @@ PLANTS: Final[tuple[Callable[[Path], None], ...]] = (
     relapsed,
     never_recovered,
     cut_five_seconds,
+    agreed_or_not,
+    lost_by_itself,
     stale_200_ms,
     broker_died,
     broker_died_under_a_slow_reading,
     cable_was_mended_within_a_reading,
     broker_started_slowly,
     given_up_by_mistake,
+    given_up_twice,
     late_inside_the_window,
     two_slots,
     messages_counted,
+    nothing_was_read,
     topics_came_to_be,
     processes_counted,
     one_side_of_a_partition,
     old_on_one_side,
     old_in_quiet_times,
+    failed_in_quiet_times,
     server_started_again,
     few_and_many,
     undisturbed,

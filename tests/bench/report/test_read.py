@@ -64,12 +64,60 @@ def primary(first: list[float], second: list[float]) -> answers.Primary:
             [0.0] * 6,
             "mixed: raft slower than independent in 1, alike in 5 of 6 rounds",
         ),
+        ([math.inf] * 6, [math.inf] * 6, "never in either, in any of 6 rounds"),
+        (
+            [math.inf] * 3 + [1.0] * 3,
+            [1.0] * 3 + [math.inf] * 3,
+            "mixed: raft faster than independent in 3, slower in 3 of 6 rounds",
+        ),
+        (
+            [math.inf, 1.0, 2.0, 1.0, 1.0, 1.0],
+            [math.inf, 2.0, 1.0, 1.0, 1.0, 1.0],
+            "mixed: raft faster than independent in 1, slower in 1, alike in 3, never in either in 1 "
+            "of 6 rounds",
+        ),
+        (
+            [math.inf, 1.0, 1.0, 1.0, 1.0, 1.0],
+            [math.inf, 1.0, 1.0, 1.0, 1.0, 1.0],
+            "mixed: raft and independent alike in 5, never in either in 1 of 6 rounds",
+        ),
     ],
 )
 def test_undecided_line_names_only_what_there_was(
     raft: list[float], independent: list[float], said: str
 ) -> None:
     assert words.verdict(primary(raft, independent)) == said
+
+
+@pytest.mark.parametrize(
+    ("raft", "independent", "said"),
+    [
+        ([math.inf] * 6, [math.inf] * 6, "never in either"),
+        (
+            [math.inf] * 3 + [1.0] * 3,
+            [1.0] * 3 + [math.inf] * 3,
+            f"median unknown, {words.MINUS} without end to without end",
+        ),
+    ],
+)
+def test_interval_says_never_in_either_only_if_no_round_tells_the_designs_apart(
+    tmp_path: Path, raft: list[float], independent: list[float], said: str
+) -> None:
+    gold = gold_of(tmp_path, {"independent": 100, "raft": 100})
+    line = a_line("leader-fails", "kill", "right_again_s", 0.25)
+    sources = [
+        replace(source, manifest=msgspec.structs.replace(source.manifest, lines=[line]))
+        for source in gold.sources
+        if source.manifest is not None
+    ]
+    place = Place("equal", "leader-fails", "kill", "right_again_s")
+    values = values_of(place, independent=independent, raft=raft)
+    whole = page(replace(gold, sources=sources), values)
+    assert f"<td>{said}</td>" in whole
+    (row,) = answers.rows(values)
+    pair = row.pair("raft", "independent")
+    assert pair is not None
+    assert words.difference(pair, "s").startswith(f"independent: {said.partition(',')[0]}")
 
 
 @pytest.mark.parametrize(
