@@ -67,7 +67,9 @@ class CallThreads:
         if inbox is not None:
             inbox.put(run)
         else:
-            thread = threading.Thread(target=self._work, args=(run,), name="client-call", daemon=True)
+            inbox = queue.SimpleQueue()
+            inbox.put(run)  # not as an argument of the thread, which keeps its arguments until it ends
+            thread = threading.Thread(target=self._work, args=(inbox,), name="client-call", daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:
@@ -82,10 +84,8 @@ class CallThreads:
         for inbox in idle:
             inbox.put(None)
 
-    def _work(self, first: Callable[[], None]) -> None:
-        inbox: _Inbox = queue.SimpleQueue()
-        run: Callable[[], None] | None = first
-        del first
+    def _work(self, inbox: _Inbox) -> None:
+        run = inbox.get()
         while run is not None:
             run()
             run = None  # free the memory of the last call: the next one may come much later

@@ -322,8 +322,12 @@ class Playground:
         wanted = [each for each in self._running if each.name in (order.designs or self._names)]
         outcomes = await asyncio.gather(*(self._do(order, each) for each in wanted))
         mark = None
-        struck = [each for each in outcomes if each.result != "not applied"]
-        if order.do in FAULTS and struck:
+        # A design that was replaced meanwhile does not count, because the fault did not hit its successor.
+        is_struck = any(
+            outcome.result != "not applied" and self.is_shown(each)
+            for outcome, each in zip(outcomes, wanted, strict=True)
+        )
+        if order.do in FAULTS and is_struck:
             mark = Mark(action=0, at_ms=begin_ms, text=in_words(order))
         return self._done(order, outcomes, mark)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
 
@@ -137,6 +139,24 @@ def test_calls_one_after_the_other_need_one_thread_and_the_end_ends_it(running: 
     assert len(asyncio.run(scenario())) == 1
     threads.end()
     wait_until(lambda: running() == 0, "the thread has ended")
+
+
+def test_a_thread_keeps_no_argument_of_an_earlier_call() -> None:
+    class Batch:
+        pass
+
+    threads = CallThreads()
+
+    async def scenario() -> weakref.ref[Batch]:
+        batch = Batch()
+        await threads.call(lambda batch: None, batch)
+        return weakref.ref(batch)
+
+    batch = asyncio.run(scenario())
+    wait_until(lambda: threads.idle == 1, "the thread is idle")
+    gc.collect()
+    assert batch() is None
+    threads.end()
 
 
 def test_idle_threads_end_and_lose_no_call(

@@ -81,13 +81,14 @@ export class Lanes {
   /** Add a change. */
   add(change) {
     if (change.designs) this.#restart(change.designs, change.at_ms);
+    if (change.phase && change.phase !== "running") this.#end(change.design, change.at_ms);
     if (change.client) this.#turn(change.design, change.client, change.at_ms);
   }
 
   /** Drop the times that ended before an instant. */
   drop(before) {
     for (const clients of this.spans.values()) {
-      for (const spans of clients.values()) spans.splice(0, spans.findIndex(({ to }) => to === null || to >= before));
+      for (const spans of clients.values()) spans.splice(0, spans.filter(({ to }) => to !== null && to < before).length);
     }
   }
 
@@ -105,8 +106,14 @@ export class Lanes {
 
   #restart(designs, at) {
     for (const design of designs) {
-      for (const client of design.clients) this.#turn(design.name, client, at);
+      if (design.phase !== "running") this.#end(design.name, at);
+      else for (const client of design.clients) this.#turn(design.name, client, at);
     }
+  }
+
+  /** End all bands of a design whose clients have ended. */
+  #end(design, at) {
+    for (const spans of this.spans.get(design)?.values() ?? []) if (spans.length) spans.at(-1).to ??= at;
   }
 
   #turn(design, client, at) {
@@ -115,8 +122,9 @@ export class Lanes {
     if (!clients.has(client.name)) clients.set(client.name, []);
     const spans = clients.get(client.name);
     const state = client.last?.verdict ?? "unknown";
-    if (spans.at(-1)?.state === state) return;
-    if (spans.length) spans.at(-1).to = at;
+    const last = spans.at(-1);
+    if (last?.state === state && last.to === null) return;
+    if (last) last.to ??= at;
     spans.push({ from: at, to: null, state });
   }
 }

@@ -46,10 +46,10 @@ function showState() {
   document.body.classList.toggle("stale", state === "lost");
 }
 
+// Do `work`, and show why it failed. Its next success ends the failure, unless it returns false.
 async function attempt(work) {
   try {
-    await work();
-    failure = "";
+    if (await work() !== false) failure = "";
   } catch (error) {
     failure = error.message;
   }
@@ -73,8 +73,12 @@ function refreshPulse() {
   if (document.hidden) return;
   attempt(async () => {
     await readPulse();
-    if (known.pulse.tag !== known.picture?.tag) refreshPicture();
-    else shown?.show(known);
+    if (known.pulse.tag !== known.picture?.tag) {
+      refreshPicture();
+      return false; // the picture is still old, so only its own success ends a failure
+    }
+    shown?.show(known);
+    return true;
   });
 }
 

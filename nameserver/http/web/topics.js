@@ -76,7 +76,7 @@ export function open(_words, query) {
     } catch (error) {
       if (mine !== asked) return;
       setText(found, error.message);
-      if (error.again) setTimeout(changed, AGAIN_MS);
+      if (error.again) setTimeout(keep ? changed : typed, AGAIN_MS);
     }
   }
 

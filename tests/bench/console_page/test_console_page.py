@@ -259,6 +259,22 @@ def test_page_whose_requests_failed_is_live_again_although_its_stream_never_brok
         expect(page.locator("#live")).to_have_text("live")
 
 
+def test_page_is_not_live_while_only_heartbeats_are_up_to_date(opened: Browser, single: Server) -> None:
+    """The table cannot be read. Requests for the ages of heartbeats succeed, but the table is still old."""
+    held: list[Route] = []
+    with page_of(opened) as (page, _), BlockingClient() as client:
+        open_at(page, single)
+        expect(page.locator(".verdict")).to_contain_text("registered.")
+        page.route("**/v1/console/cluster", lambda route: route.abort())
+        assert client.invoke(single.wire, registered("late", "T"), timeout_s=WITHIN_S).code == 0
+        expect(page.locator("#live")).to_have_text("not up to date: no contact, trying again")
+        page.unroute("**/v1/console/cluster")
+        page.route("**/v1/console/cluster", lambda route: held.append(route))
+        with page.expect_request("**/v1/console/cluster"):
+            page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        assert page.locator("#live").inner_text() == "not up to date: no contact, trying again"
+
+
 def test_page_whose_stream_never_opens_reads_the_data_again_and_again(page: Page, single: Server) -> None:
     page.route("**/v1/watch*", lambda route: None)
     page.goto(f"http://{single.http}/")

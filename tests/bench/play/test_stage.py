@@ -149,6 +149,23 @@ def test_orders_that_wait_or_come_when_the_session_ends_are_not_applied(
     asyncio.run(run())
 
 
+def test_an_order_to_designs_that_new_timers_replace_marks_no_fault_of_the_new_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with Played(tmp_path, Unwatched, monkeypatch) as playground:
+            network = playground.stage.network
+            network.answers.clear()
+            empty = asyncio.create_task(playground.order(Order(do="restart-empty", target="nameserver-1")))
+            await until(network.asked.is_set, "the order is under way")
+            await playground.order(Order(do="timers", divisor=30.0))
+            network.answers.set()
+            assert [each.result for each in (await empty).outcomes] == ["unknown"]
+            assert playground.state.mark is None
+
+    asyncio.run(run())
+
+
 def test_clients_whose_process_has_ended_make_their_design_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

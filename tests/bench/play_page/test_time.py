@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 from playwright.sync_api import Browser, expect
 
@@ -184,6 +185,32 @@ def test_after_new_timers_the_answers_count_since_the_start(opened: Browser, tmp
     with session("--replay", str(folder), out=tmp_path) as made, shown(opened, made) as page:
         expect(page.page.locator(".design")).to_have_count(1)
         expect(page.page.locator("#difference")).to_contain_text("Since the start: ", timeout=WITHIN_MS)
+
+
+def test_bands_of_a_design_end_when_it_does_not_run(opened: Browser, quiet: Session) -> None:
+    failed = Change(id=0, at_ms=3_000, design="raft", phase="failed", reason="the clients have ended")
+    starts = msgspec.structs.replace(written.design("raft"), phase="starting")
+    starting = Change(id=0, at_ms=4_000, designs=[starts])
+    again = Change(id=0, at_ms=9_000, designs=[written.design("raft")])
+    with shown(opened, quiet) as page:
+        found = page.page.evaluate(
+            """async ([base, ...changes]) => {
+              const { Lanes } = await import("/web/story.js");
+              const lanes = new Lanes(base);
+              const spans = () => lanes.groups()[1].lanes[0].spans;
+              const bands = () => spans().map(({ from, to, state }) => [from, to, state]);
+              return changes.map((change) => { lanes.add(change); return bands(); });
+            }""",
+            [
+                json.loads(quiet.ask("GET", "/v1/log")[1])["base"],
+                *(written.as_json(each) for each in (client(1_000, "none"), failed, starting, again)),
+            ],
+        )
+    ended = [1_000, 3_000, "none"]
+    assert found[0][-1] == [1_000, None, "none"]
+    assert found[1][-1] == ended
+    assert found[2][-1] == ended
+    assert found[3][-2:] == [ended, [9_000, None, "right"]]
 
 
 def test_events_and_bands_from_before_the_oldest_state_are_dropped(opened: Browser, quiet: Session) -> None:
