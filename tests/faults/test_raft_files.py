@@ -225,7 +225,8 @@ def test_all_disks_wiped_but_one_found_no_empty_cluster_beside_it(cluster: Clust
 def change(member: Member, path: str, body: dict[str, str] | None = None) -> Any:
     """Request a membership change or a snapshot, and return the answer.
 
-    A member refuses changes while there is no leader or while another change is under way. Then return None.
+    Return None, so that the caller asks again, if there is no leader, another member leads, the outcome is
+    unknown, or another change is under way.
     """
     code, answer = administer(member, "POST", path, body or {})
     if code == 200:

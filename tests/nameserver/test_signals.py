@@ -114,7 +114,6 @@ def test_a_second_signal_after_more_than_a_second_ends_it_at_once(tmp_path: Path
         folder = tmp_path / str(attempt)
         folder.mkdir()
         with busy(folder) as server:
-            begun = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
             server.wait_for_log("stopping signal=SIGTERM")
             # Pause the process, so that it cannot end before the second signal.
@@ -122,12 +121,11 @@ def test_a_second_signal_after_more_than_a_second_ends_it_at_once(tmp_path: Path
             time.sleep(1.1)  # the second signal must come more than 1 s after the first
             server.process.send_signal(signal.SIGINT)
             server.process.send_signal(signal.SIGCONT)
-            resumed = time.monotonic()
             code = server.process.wait(CONDITION_S)
             if code == 128 + signal.SIGINT:
                 server.wait_for_log("exiting at once")
-            if code != 0 or resumed - begun < 2.0:
-                break  # otherwise the server may have ended by itself before the second signal, so try again
+            if code != 0:
+                break  # with code 0 it may have ended by itself before it handled the signal, so try again
     assert code == 128 + signal.SIGINT
 
 

@@ -19,6 +19,7 @@ import errno
 import logging
 import struct
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -65,12 +66,15 @@ class Slots:
             self._file = self._files.open(self._path, write=True)
         except FileNotFoundError:
             raise Damaged(f"{self._path} is missing") from None
-        found = [slot for slot in map(self._read, (0, self._size)) if slot is not None]
+        copies = {at: self._read(at) for at in (0, self._size)}
+        found = [slot for slot in copies.values() if slot is not None]
         if not found:
             raise Damaged(f"{self._path} is damaged")
-        self._sequence, payload = max(found, key=lambda slot: slot[0])
-        if len(found) < 2 or found[0] != found[1]:
-            self.save(payload)
+        newest = max(found, key=lambda slot: slot[0])
+        self._sequence, payload = newest
+        if any(slot != newest for slot in copies.values()):
+            # Write the other slot first, because an interrupted write may damage the block that it writes.
+            self._write(payload, sorted(copies, key=lambda at: copies[at] == newest))
         else:
             self._file.sync()  # an earlier process may have been killed between its write and its sync
         return payload
@@ -87,13 +91,17 @@ class Slots:
             return None
 
     def save(self, payload: bytes) -> None:
-        """Store a value durably.
+        """Store a value durably."""
+        self._write(payload, (0, self._size))
+
+    def _write(self, payload: bytes, places: Iterable[int]) -> None:
+        """Write the slots that begin at ``places``, one after the other.
 
         Write whole slots, because a disk can repair an unreadable block only if the whole block is written.
         """
         slot = self._slot(payload)
         assert self._file is not None
-        for at in (0, self._size):
+        for at in places:
             write_all(self._file, at, slot)
             self._file.sync()
 

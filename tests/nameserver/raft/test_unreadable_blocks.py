@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -101,6 +102,39 @@ def test_a_member_starts_from_the_copy_that_can_be_read_and_repairs_the_other(
         directory.close()
     assert f"file={directory.raft / name}" in caplog.text
     assert not disk.bad
+
+
+class TornFile(BadFile):
+    """A file whose first write is interrupted, and leaves nothing readable in the blocks that it writes."""
+
+    def write_at(self, offset: int, data: bytes | bytearray | memoryview) -> int:
+        File.write_at(self, offset, b"\xff" * len(data))
+        raise _error()
+
+
+class TornDisk(BadDisk):
+    """A disk with unreadable blocks in one file, on which each write of this file is interrupted."""
+
+    def open(self, path: Path, **how: bool) -> File:
+        file = super().open(path, **how)
+        return TornFile(file.descriptor, self.bad) if path.name == self.name else file
+
+
+@pytest.mark.parametrize(
+    ("name", "at"), [("vote", 0), ("vote", BLOCK), ("standing", 0), ("standing", STANDING_SIZE)]
+)
+def test_an_interrupted_repair_leaves_the_copy_that_can_be_read(
+    config: RaftConfig, name: str, at: int
+) -> None:
+    with (
+        pytest.raises((OSError, RaftStartError)),
+        closing(DataDirectory(config, TornDisk(name, [at]))) as torn,
+    ):
+        torn.load_vote()
+    directory = DataDirectory(config, BadDisk(name, [at]))
+    assert directory.load_vote() == (4, "b:1")
+    assert directory.standing.founders == {"a:1": "kept"}
+    directory.close()
 
 
 @pytest.mark.parametrize(("name", "size"), [("vote", BLOCK), ("standing", STANDING_SIZE)])
