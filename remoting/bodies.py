@@ -8,9 +8,9 @@ Source: the ``body`` and ``heartbeat`` packages of RocketMQ 4.9 and 5.3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import orjson
 
@@ -42,6 +42,18 @@ from routekeeper.remoting.route import DataVersion
 
 _Value = TypeVar("_Value")
 
+#: Names of Java's enums in the order of their numbers. C++ clients send the numbers.
+_CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY")
+_MESSAGE_MODELS: Final = ("BROADCASTING", "CLUSTERING")
+_FROM_WHERE: Final = (
+    "CONSUME_FROM_LAST_OFFSET",
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+    "CONSUME_FROM_FIRST_OFFSET",
+    "CONSUME_FROM_TIMESTAMP",
+)
+
 
 def _long(members: Mapping[str, Any], name: str, default: int = 0) -> int:
     return get_int(members, name, default, limit=INT64_MAX)
@@ -56,24 +68,29 @@ def _required(members: Mapping[str, Any], name: str, *, length_max: int) -> str:
     return value
 
 
-def _choice(members: Mapping[str, Any], name: str, default: str) -> str:
+def _choice(members: Mapping[str, Any], name: str, default: str, known: Sequence[str] = ()) -> str:
     """Return a member that names a choice, such as the consume type; the default if it is absent or empty.
 
-    A server keeps this value in memory, so a long value is refused. A choice that RocketMQ does not know is
-    allowed.
+    The member may be the choice's number, or its name in any case. A server keeps this value in memory, so a
+    long value is refused. A choice that RocketMQ does not know is allowed.
 
     Args:
         name: Name of the member, such as ``consumeType``.
+        known: Names of the choices in upper case, in the order of their numbers.
 
     Raises:
         RemoteProtocolError: If the value is too long.
     """
+    number = members.get(name)
+    if type(number) is int and 0 <= number < len(known):
+        return known[number]
     value = get_text(members, name) or default
     if len(value) > CHOICE_MAX:
         raise RemoteProtocolError(
             f"{name} {value[:40]!r} and so on has {len(value)} characters, allowed are {CHOICE_MAX}"
         )
-    return value
+    upper = value.upper()
+    return upper if upper in known else value
 
 
 def _at_most(values: Collection[Any], count: int, what: str) -> Collection[Any]:
@@ -331,12 +348,48 @@ class ConsumerData:
         subscriptions = get_list(members, "subscriptionDataSet")
         return cls(
             group_name=_required(members, "groupName", length_max=NAME_MAX),
-            consume_type=_choice(members, "consumeType", "CONSUME_PASSIVELY"),
-            message_model=_choice(members, "messageModel", "CLUSTERING"),
-            consume_from_where=_choice(members, "consumeFromWhere", "CONSUME_FROM_LAST_OFFSET"),
+            consume_type=_choice(members, "consumeType", "CONSUME_PASSIVELY", _CONSUME_TYPES),
+            message_model=_choice(members, "messageModel", "CLUSTERING", _MESSAGE_MODELS),
+            consume_from_where=_choice(members, "consumeFromWhere", "CONSUME_FROM_LAST_OFFSET", _FROM_WHERE),
             subscriptions=tuple(map(SubscriptionData.from_json, subscriptions)),
             unit_mode=get_bool(members, "unitMode"),
         )
+
+
+#: Names of the members in a heartbeat, by their lower case.
+_HEARTBEAT_NAMES: Final = {
+    name.lower(): name
+    for name in (
+        "clientID",
+        "consumerDataSet",
+        "producerDataSet",
+        "groupName",
+        "consumeType",
+        "messageModel",
+        "consumeFromWhere",
+        "subscriptionDataSet",
+        "unitMode",
+        "topic",
+        "subString",
+        "tagsSet",
+        "codeSet",
+        "subVersion",
+        "expressionType",
+        "classFilterMode",
+    )
+}
+
+
+def _respelt(members: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object of a heartbeat, and the objects in its arrays, with the usual names of members."""
+    return {
+        _HEARTBEAT_NAMES.get(name.lower(), name): [
+            _respelt(item) if type(item) is dict else item for item in value
+        ]
+        if type(value) is list
+        else value
+        for name, value in members.items()
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,6 +419,8 @@ class HeartbeatData:
     @classmethod
     def decode(cls, body: bytes) -> Self:
         members = as_object(loads(body), "heartbeat")
+        if "clientID" not in members:  # Java ignores the case of names, and .NET clients write ClientID
+            members = _respelt(members)
         consumers = _at_most(get_list(members, "consumerDataSet"), GROUPS_MAX, "consumerDataSet")
         names = _at_most(get_list(members, "producerDataSet"), GROUPS_MAX, "producerDataSet")
         producers = (as_object(value, "producer data") for value in names)

@@ -13,6 +13,7 @@ import orjson
 from routekeeper.remoting.bounds import ARGUMENTS_MAX
 from routekeeper.remoting.codes import HeaderCodec, LanguageCode
 from routekeeper.remoting.errors import LocalProtocolError, RemoteProtocolError
+from routekeeper.remoting.lenient import REQUEST, loads_raw
 
 _FIXED: Final = struct.Struct(">hBhiii")  # code, language, version, opaque, flag, remark length
 _INT16: Final = struct.Struct(">h")
@@ -134,7 +135,7 @@ def read_any_json(data: bytes) -> Header:
     """
     try:
         members = _loads(data)
-    except orjson.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"header of {len(data)} bytes is not JSON: {error}") from None
     if type(members) is not dict:
         raise RemoteProtocolError(f"header is a JSON {type(members).__name__}, must be an object")
@@ -164,7 +165,15 @@ def _loads(data: bytes) -> Any:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
         # A client may send keys of messages in a local encoding. Java reads U+FFFD in place of wrong bytes.
-        return orjson.loads(data.decode("utf-8", "replace"))
+        text = data.decode("utf-8", "replace")
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        # A .NET client does not escape the control characters that separate a message's properties, and a
+        # client in JavaScript may send half of a surrogate pair. Java reads both.
+        if len(data) > REQUEST.dialect_size:
+            raise
+        return loads_raw(text)
 
 
 def _check_count(count: int) -> None:

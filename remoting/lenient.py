@@ -2,8 +2,9 @@
 
 The bodies of RocketMQ are not quite JSON. In a map with numbers as keys, the keys have no quotes
 (``{0:"a"}``). In a map with queues as keys, each key is an object (``{{"topic":"T"}:1}``). This module puts
-such keys in quotes, which makes the text standard JSON. fastjson also reads other forms (bare words, single
-quotes, empty members). No program sends these forms, so this module refuses them.
+such keys in quotes, which makes the text standard JSON. In answers, strings may also contain raw control
+characters and halves of surrogate pairs. fastjson also reads other forms (bare words, single quotes, empty
+members). No program sends these forms, so this module refuses them.
 
 Before it reads a text, this module checks the text's size, the number of its objects and arrays, and their
 nesting. The time for reading a text is proportional to its length. Compiled code does most of the work.
@@ -11,8 +12,10 @@ nesting. The time for reading a text is proportional to its length. Compiled cod
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
@@ -41,7 +44,8 @@ class Limits(NamedTuple):
             array for every 70 bytes.
         dialect_size: Largest size in bytes of a text that is no standard JSON.
         dialect_keys: Largest number of keys that are not in the form of standard JSON, in one text.
-        object_keys: True if keys may be objects. No request of RocketMQ has such keys.
+        object_keys: True for answers: keys may be objects, and strings may be as in :func:`loads_raw`. No
+            request of RocketMQ has such keys or strings.
     """
 
     size: int
@@ -58,8 +62,10 @@ _MIB: Final = 1024 * 1024
 REQUEST: Final = Limits(size=_MIB, containers=8 * _KIB, dialect_size=64 * _KIB, dialect_keys=_KIB)
 #: Limits of a server's answer to this process; the largest frame has the same size.
 ANSWER: Final = Limits(
-    size=16 * _MIB, containers=_MIB, dialect_size=4 * _MIB, dialect_keys=128 * _KIB, object_keys=True
+    size=16 * _MIB, containers=_MIB, dialect_size=16 * _MIB, dialect_keys=128 * _KIB, object_keys=True
 )
+#: Largest answer in bytes that :func:`loads_raw` reads, so that it takes at most some 450 MiB of memory.
+_RAW_ANSWER_MAX: Final = 4 * _MIB
 #: Limits of a file that a broker has written.
 FILE: Final = Limits(size=1024 * _MIB, containers=64 * _MIB, dialect_size=1024 * _MIB, dialect_keys=64 * _MIB)
 
@@ -73,6 +79,7 @@ _HOLE: Final = b"\0"  # stands for each string of the text while :func:`as_stand
 _OPEN: Final = ord("{")
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"{}[]"))
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _STEP: Final = {ord("{"): 1, ord("["): 1, ord("}"): -1, ord("]"): -1}
 
 
@@ -91,10 +98,30 @@ def loads(text: bytes | str, limits: Limits = REQUEST) -> Any:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
         pass
+    standard = as_standard(data, limits)
     try:
-        return orjson.loads(as_standard(data, limits))
+        return orjson.loads(standard)
     except orjson.JSONDecodeError as error:
-        raise RemoteProtocolError(f"JSON of {len(data)} bytes cannot be read: {error.msg}") from None
+        fault = error.msg
+    if limits.object_keys and len(standard) <= _RAW_ANSWER_MAX:
+        with suppress(ValueError):
+            return loads_raw(standard.decode())
+    raise RemoteProtocolError(f"JSON of {len(data)} bytes cannot be read: {fault}")
+
+
+def loads_raw(text: str) -> Any:
+    """Read JSON whose strings may contain raw control characters and halves of surrogate pairs.
+
+    A half becomes U+FFFD. Everything else must be standard JSON. The caller limits the text's size, because
+    reading may take 100 times as much memory.
+
+    Raises:
+        ValueError: If the text is no such JSON.
+        RecursionError: If the text is nested too deeply.
+    """
+    # Python's json module also reads other forms, such as NaN. orjson refuses them.
+    spelt = json.dumps(json.loads(text, strict=False), ensure_ascii=False)
+    return orjson.loads(_SURROGATE.sub("\ufffd", spelt).encode())
 
 
 def check_shape(data: bytes, limits: Limits) -> None:
@@ -136,6 +163,11 @@ def as_standard(data: bytes, limits: Limits) -> bytes:
     if size > limits.dialect_size:
         raise RemoteProtocolError(
             f"text of {size} bytes is no standard JSON, and for others the limit is {limits.dialect_size}"
+        )
+    # A string takes about 200 bytes of memory below. Real texts have at most one string for every 8 bytes.
+    if data.count(b'"') > limits.dialect_size // 4:
+        raise RemoteProtocolError(
+            f"text of {size} bytes has more than {limits.dialect_size // 8} strings and is no standard JSON"
         )
     if _RESERVED.search(data):
         raise RemoteProtocolError(f"text of {size} bytes has control characters, which JSON does not allow")

@@ -31,6 +31,7 @@ from routekeeper.remoting.header import (
     read_any_json,
     read_plain,
 )
+from tests.cost import least_cpu_s, on_this_machine
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 int16 = st.integers(-(2**15), 2**15 - 1)
@@ -178,6 +179,60 @@ def test_bytes_that_are_not_utf_8_are_read_as_java_reads_them(codec: HeaderCodec
     header = encode_header(Header(10, "CPP", 409, 1, 0, "r", {"i": "KEYS\x01##"}), codec)
     read = decode_header(header.replace(b"##", b"\xb6\xa9"), codec)
     assert read.ext_fields == {"i": "KEYS\x01\ufffd\ufffd"}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b"KEYS\x01k\x02", "KEYS\x01k\x02"),
+        (b"\x00\t\r\n\x1f\\n", "\x00\t\r\n\x1f\n"),
+        (b"k\\ud83d", "k\ufffd"),
+        (b"\\ude00\\ud83d\\ud83d\\ude00\\u0001", "\ufffd\ufffd\U0001f600\x01"),
+        (b"\xb6\x01\\ud83dk", "\ufffd\x01\ufffdk"),
+    ],
+    ids=["control characters", "all kinds of them", "half a pair", "halves and a pair", "all at once"],
+)
+def test_raw_control_characters_and_halves_of_pairs_are_read_as_java_reads_them(
+    value: bytes, expected: str
+) -> None:
+    header = b'{"code":310,"extFields":{"i":"%b","%b":"","n":4},"opaque":1,"remark":"%b"}'
+    read = decode_header(header % (value, value, value), HeaderCodec.JSON)
+    assert (read.code, read.opaque, read.remark) == (310, 1, expected)
+    assert read.ext_fields == {"i": expected, expected: "", "n": "4"}
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        b'"a":NaN',
+        b'"a":-Infinity',
+        b'"a":1e999',
+        b'"a":' + b"9" * 5000,
+        b'"a":' + b"[" * 5000 + b"]" * 5000,
+        b'"a":\x01',
+        b'"a":"\\\x01"',
+        b'"a":"' + b"x" * 70_000 + b'"',
+        b"'a':1",
+    ],
+    ids=["NaN", "Infinity", "large", "digits", "deep", "outside of text", "escaped", "long", "quotes"],
+)
+def test_control_character_in_a_text_makes_nothing_else_valid(member: bytes) -> None:
+    header = b'{"code":310,"extFields":{"i":"%b",%b}}'
+    with pytest.raises(RemoteProtocolError, match="is not JSON"):
+        decode_header(header % (b"\x01", member), HeaderCodec.JSON)
+
+
+@pytest.mark.parametrize("piece", [b"\x01", b"\\ud800", b"\xf0\x9f\x98\x80\x01"], ids=repr)
+def test_cost_of_a_long_header_with_control_characters_or_halves_is_bounded(piece: bytes) -> None:
+    text = piece * (REQUEST_HEADER_MAX // len(piece) - 100)
+
+    def refused() -> None:
+        with pytest.raises(RemoteProtocolError, match="is not JSON"):
+            decode_header(b'{"remark":"%b"}' % text, HeaderCodec.JSON)
+
+    # The limit is 15 ms on the usual machine. To mend texts of this length would take up to 60 ms.
+    allowed = on_this_machine(0.015)
+    assert least_cpu_s(lambda: refused, below=allowed) < allowed
 
 
 oddities = st.sampled_from(

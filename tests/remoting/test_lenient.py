@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -140,6 +141,29 @@ def test_names_that_are_not_utf_8_are_refused_and_do_not_become_one_name(form: b
         loads(form % name)
 
 
+def test_answer_may_have_raw_control_characters_and_halves_of_pairs() -> None:
+    # Go's client copies the stacks of its threads into its answer without escapes.
+    queues = b'{"mqTable":{{"topic":"T","brokerName":"b","queueId":0}:{}}'
+    stacks = b'"jstack":"main.main()\n\t/x/main.go:10 \\ud83d" }'
+    assert loads(queues + b", " + stacks, ANSWER) == {
+        "mqTable": {'{"brokerName":"b","queueId":0,"topic":"T"}': {}},
+        "jstack": "main.main()\n\t/x/main.go:10 \ufffd",
+    }
+    with pytest.raises(RemoteProtocolError, match="cannot be read"):
+        loads(b"{" + stacks, REQUEST)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"NaN", b"1e999", b"9" * 5000, b'"\xff"', b'"'],
+    ids=["NaN", "1e999", "digits", "no UTF-8", "open"],
+)
+def test_control_character_in_an_answer_makes_nothing_else_valid(value: bytes) -> None:
+    assert loads(b'{"a":"\n","b":1}', ANSWER) == {"a": "\n", "b": 1}
+    with pytest.raises(RemoteProtocolError, match="cannot be read"):
+        loads(b'{"a":"\n","b":%b}' % value, ANSWER)
+
+
 def test_object_keys_are_refused_in_requests() -> None:
     text = '{{"topic":"T"}:1}'
     assert loads(text, ANSWER)
@@ -213,6 +237,27 @@ def test_raw_object_keys_in_raw_object_keys_cost_what_they_weigh(limits: Limits)
 
     refused()
     assert peak_of(refused) < 64 * 1024
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "strings",
+    [
+        b'"",' * 5_592_000,
+        b'"12345",' * 2_097_000,
+        b'"\xf0\x9f\x98\x80' + b"\x03" * 4_190_000 + b'",',
+        b'"' + b"\x03" * 16_000_000 + b'",',
+    ],
+    ids=["empty", "short", "control characters", "too many of them"],
+)
+def test_longest_answer_of_strings_that_is_no_standard_json_takes_bounded_memory(strings: bytes) -> None:
+    def read() -> None:
+        with suppress(RemoteProtocolError):
+            loads(b'{1:[%b""]}' % strings, ANSWER)
+
+    assert len(strings) < ANSWER.size
+    # An answer of standard JSON takes at most half of this memory.
+    assert peak_of(read) < 640 << 20
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -235,3 +236,95 @@ def test_queue_keys_are_raw_objects_and_read_in_every_form() -> None:
     for_cpp = b'{"offsetTable":[{"brokerName":"b","queueId":1,"topic":"T","offset":4}]}'
     for data in (quoted, pairs, for_cpp):
         assert b.QueueOffsets.decode(data) == value
+
+
+def test_heartbeat_whose_names_begin_with_capitals_is_read_as_java_reads_it() -> None:
+    body = {
+        "ClientID": "c",
+        "ConsumerDataSet": [
+            {
+                "ConsumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+                "ConsumeType": "CONSUME_ACTIVELY",
+                "GroupName": "G",
+                "MessageModel": "BROADCASTING",
+                "SubscriptionDataSet": [
+                    {
+                        "Topic": "T",
+                        "ExpressionType": "TAG",
+                        "SubString": "A || B",
+                        "TagsSet": ["A", "B"],
+                        "CodeSet": ["65", "66"],
+                        "ClassFilterMode": False,
+                        "FilterClassSource": None,
+                        "SubVersion": 638_000_000_000_000_000,
+                    }
+                ],
+                "UnitMode": True,
+            }
+        ],
+        "ProducerDataSet": [{"GroupName": "P"}],
+    }
+    subscription = b.SubscriptionData(
+        topic="T",
+        sub_string="A || B",
+        tags=("A", "B"),
+        codes=(65, 66),
+        sub_version=638_000_000_000_000_000,
+    )
+    consumer = b.ConsumerData(
+        group_name="G",
+        consume_type="CONSUME_ACTIVELY",
+        message_model="BROADCASTING",
+        consume_from_where="CONSUME_FROM_FIRST_OFFSET",
+        subscriptions=(subscription,),
+        unit_mode=True,
+    )
+    expected = b.HeartbeatData(client_id="c", consumers=(consumer,), producer_groups=("P",))
+    assert b.HeartbeatData.decode(orjson.dumps(body)) == expected
+
+
+FROM_WHERE = [
+    "CONSUME_FROM_LAST_OFFSET",
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+    "CONSUME_FROM_FIRST_OFFSET",
+    "CONSUME_FROM_TIMESTAMP",
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("consumeType", 0, "CONSUME_ACTIVELY"),
+        ("consumeType", 1, "CONSUME_PASSIVELY"),
+        ("consumeType", "consume_actively", "CONSUME_ACTIVELY"),
+        ("consumeType", "CONSUME_POP", "CONSUME_POP"),
+        ("messageModel", 0, "BROADCASTING"),
+        ("messageModel", 1, "CLUSTERING"),
+        ("messageModel", "Broadcasting", "BROADCASTING"),
+        ("messageModel", 2, "2"),
+        ("messageModel", -1, "-1"),
+        ("messageModel", True, "true"),
+        ("messageModel", None, "CLUSTERING"),
+        *(("consumeFromWhere", number, name) for number, name in enumerate(FROM_WHERE)),
+    ],
+)
+def test_choice_is_read_from_its_number_or_its_name_in_any_case(
+    name: str, value: object, expected: str
+) -> None:
+    read = b.ConsumerData.from_json({"groupName": "g", name: value}).to_json()
+    assert read == b.ConsumerData(group_name="g").to_json() | {name: expected}
+
+
+def test_statistics_of_many_queues_are_read() -> None:
+    progress = b.ConsumeOffset(
+        broker_offset=2**40, consumer_offset=2**40, pull_offset=2**40, last_timestamp=2**40
+    )
+    offsets = {
+        b.MessageQueue(topic="TopicOfAnOrderService", broker_name="broker-a", queue_id=number): progress
+        for number in range(30_000)
+    }
+    value = b.ConsumeStats(offsets=offsets)
+    assert len(value.encode()) > 4 << 20
+    assert b.ConsumeStats.decode(value.encode()) == value
