@@ -25,11 +25,15 @@ settings of our own, in the file or by --set (-p prints all settings with their 
                                 topics (default 30000), consumer groups (16000) and bytes of all groups'
                                 offsets (8 MiB) above which no new ones are taken
   maxQueues                     queues (default 200000) above which no other queue gets its first message
+  maxClientBytes                bytes (default 64 MiB) of the groups and subscriptions that clients name in
+                                heartbeats, above which no new ones are taken
   aclFile, adminNetworks, namesrvAclFile
                                 what --acl-file, --admin-networks and --namesrv-acl-file set
   rpcHook                       what --rpc-hook sets, by comma
   httpListen, logLevel, logFormat
                                 what --http, --log-level and --log-format set
+  tlsMode, tlsCert, tlsKey, tlsCa, tlsClientAuth, tlsConfig, httpTlsCert, httpTlsKey, httpTlsCa
+                                what the flags of these names set
 """
 
 

@@ -98,6 +98,8 @@ class BrokerConfig:
     - ``index_file_messages``, ``recover_damaged_log``;
     - ``acl_file``, ``admin_networks``, ``namesrv_acl_file``;
     - ``log_level`` and ``log_format``, the settings of the program's log;
+    - the settings whose names begin with ``tls_`` or ``http_tls_``, and the limits that ``mqbroker --help``
+      explains;
     - ``timer_divisor``, which divides the registration period and also the documented bounds of that period.
       With it, a benchmark can shorten all timers by the same factor, in both modes of the nameserver.
     """

@@ -13,7 +13,7 @@ import urllib.request
 from typing import TYPE_CHECKING, Any, Final
 
 from routekeeper.remoting.transport.lookups import connect
-from routekeeper.remoting.transport.tls import reason
+from routekeeper.remoting.transport.tls import load, reason
 
 from .operation import Fetch, FetchReply, Unreached
 
@@ -98,7 +98,10 @@ class _SecureHandler(urllib.request.HTTPSHandler):
         self._trust = context
 
     def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_SecureConnection, request, context=self._trust)  # type: ignore[arg-type]
+        # The default context of Python 3.13 and later refuses authorities without a key usage extension. All
+        # other connections of the client accept them.
+        trust = self._trust or load(ca_file="", cert_file="", key_file="", check="host")
+        return self.do_open(_SecureConnection, request, context=trust)  # type: ignore[arg-type]
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -154,6 +157,8 @@ def http_fetch(fetch: Fetch, context: ssl.SSLContext | None = None) -> FetchRepl
         raise OSError(reason(error)) from None
     except http.client.InvalidURL as error:
         raise ValueError(f"{url!r} is no HTTP address: {error}") from None
+    except http.client.RemoteDisconnected:
+        raise OSError(_silent_end(url)) from None
     except http.client.HTTPException as error:
         raise OSError(f"no HTTP reply: {type(error).__name__} {str(error)[:200]}") from None
     if len(data) > fetch.reply_max:
@@ -186,6 +191,15 @@ def _refusal(error: urllib.error.HTTPError, fetch: Fetch) -> bytes:
         raise _too_slow(fetch) from None
     except http.client.HTTPException as broken:
         raise OSError(f"no HTTP reply: {type(broken).__name__} {str(broken)[:200]}") from None
+
+
+def _silent_end(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    words = "it closed the connection without an answer"
+    if scheme == "https":
+        return words
+    # A port with TLS ends a connection in this way if the client speaks plain HTTP.
+    return f"{words}; if it serves HTTPS, write https://{rest.partition('/')[0]} and give --tls-ca FILE"
 
 
 def _too_slow(fetch: Fetch) -> TimeoutError:

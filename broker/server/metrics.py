@@ -462,7 +462,10 @@ def encode(
             labels = {"topic": lag.topic, "group": lag.group}
             samples.add("mqbroker_consumer_lag_seconds", age_s, labels, help_=_LAG_SECONDS)
     for port, seconds in expirations.items():
-        left = "Time until the certificate of a port expires; ports with TLS only."
+        left = (
+            "Time until the certificate of a port, or the last authority that signs its peers' certificates, "
+            "expires; ports with TLS only."
+        )
         samples.add("mqbroker_certificate_left_seconds", seconds, {"port": port}, help_=left)
     for name, help_, figures in hook_figures(hooks):
         for labels, value in figures:

@@ -195,7 +195,7 @@ def _reset_offset_by_time(context: Context, args: Arguments) -> None:
         # negative number, because 4.9 and 5.3 interpret it differently.
         wall_ms = -1
     else:
-        wall_ms = instant(args, "s")
+        wall_ms = instant(args, "s", also="-1|now|")
     group, topic = args.text("g"), args.text("t")
     force = args.flag("f", "force") if "f" in args else True
     if "b" in args and "q" in args:

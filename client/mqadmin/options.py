@@ -270,8 +270,11 @@ def parse(command: Command, argv: Sequence[str]) -> Arguments:
     return Arguments(values, words)
 
 
-def instant(args: Arguments, short: str) -> int:
+def instant(args: Arguments, short: str, *, also: str = "") -> int:
     """Return the time that an option names, in Unix ms; 0 if the option is absent.
+
+    Args:
+        also: Values that the caller has checked itself, for the error text, each with a ``|`` behind it.
 
     Raises:
         UsageError: If the text is neither a number of ms nor a local time from 1970 (UTC) on.
@@ -288,7 +291,9 @@ def instant(args: Arguments, short: str) -> int:
         if wall_ms > INT64_MAX:
             raise ValueError
     except ValueError:  # Python also raises ValueError for a number of more than 4,300 digits
-        raise UsageError(f"-{short} {text!r}, allowed currentTimeMillis|yyyy-MM-dd#HH:mm:ss:SSS") from None
+        raise UsageError(
+            f"-{short} {text!r}, allowed {also}currentTimeMillis|yyyy-MM-dd#HH:mm:ss:SSS"
+        ) from None
     if wall_ms < 0:
         # Brokers treat a negative time as the end of the queue.
         raise UsageError(f"-{short} {text!r} is before 1970-01-01 00:00 UTC; 0 is the beginning")

@@ -276,17 +276,18 @@ def _missing_links(found: Mapping[str, _Status]) -> list[str]:
 
 
 def _strength(found: Mapping[str, _Status]) -> list[str]:
-    """Return a warning if the leader does not reach all voters, else an empty list.
+    """Return a warning if a voter is missing, or if the loss of one more voter would leave no majority.
 
-    The warning contains the number of voters that the leader reaches. If the loss of one more voter would
-    leave no majority, the warning mentions this danger.
+    The warning contains the number of voters that the leader reaches. Without a reason for a warning, return
+    an empty list. A group of one voter has no other voter to lose, so it gets no warning.
     """
     for status in found.values():
         if status.role == "leader":
             voters = set(status.members) - set(status.learners)
             up = voters & {status.me, *status.linked}
-            if up != voters:
-                last = "; if one more is lost, nothing is served" if len(up) == len(voters) // 2 + 1 else ""
+            is_last = len(voters) > 1 and len(up) == len(voters) // 2 + 1
+            if is_last or up != voters:
+                last = "; if one more is lost, nothing is served" if is_last else ""
                 return [f"{len(up)} of {len(voters)} voters are up{last}"]
     return []
 

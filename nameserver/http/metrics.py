@@ -172,7 +172,10 @@ _KINDS: Final = "Open connections: of brokers, of clients that sent a request, o
 _OLDEST: Final = (
     "Age of the last message from the listed broker that has been silent for longest, if any sent one here."
 )
-_CERTIFICATE: Final = "Time until the certificate of a port expires; ports with TLS only."
+_CERTIFICATE: Final = (
+    "Time until the certificate of a port, or the last authority that signs its peers' certificates, "
+    "expires; ports with TLS only."
+)
 _STEPS: Final = {
     "commit": "Time from a proposal of this member until it is committed and applied here.",
     "fsync": "Time of one write of the journal, its sync included where durability asks for one.",
@@ -220,7 +223,11 @@ _FIGURES: Final = (
     ("snapshot_index", "Index of the last entry in the snapshot."),
     ("snapshot_bytes", "Size of the newest snapshot."),
     ("snapshot_age_s", "Age of the newest snapshot, if any."),
-    ("certificate_left_s", "Time until this member's certificate expires; absent without TLS."),
+    (
+        "certificate_left_s",
+        "Time until this member's certificate, or the last authority in --raft-tls-ca, expires; with TLS "
+        "only.",
+    ),
     ("snapshot_failures_total", "Snapshots not stored."),
     ("storage_stalled", "1 while a journal write hangs."),
     ("storage_stalls_total", "Journal writes above one second."),

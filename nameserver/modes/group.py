@@ -71,7 +71,11 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     refused_truncations: _Count = UNSET
     snapshot_age_s: float | UnsetType | None = UNSET
     certificate_left_s: Annotated[
-        float | UnsetType, said("Time until the certificate of this member expires; absent without TLS.")
+        float | UnsetType,
+        said(
+            "Time until this member's certificate, or the last authority in --raft-tls-ca, expires; with TLS "
+            "only."
+        ),
     ] = UNSET
     durability: Annotated[
         str | UnsetType, Meta(extra_json_schema={"enum": ["memory", "journal", "fsync"]})

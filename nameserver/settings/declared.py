@@ -29,6 +29,7 @@ from routekeeper.remoting.addresses import (
     split_address,
 )
 from routekeeper.remoting.errors import LocalProtocolError
+from routekeeper.remoting.http.hosts import host_fault
 from routekeeper.remoting.lenient import is_integer
 from routekeeper.remoting.logs import LEVELS, STYLES
 from routekeeper.remoting.properties import format_properties
@@ -510,6 +511,9 @@ def validate(settings: NamesrvSettings) -> None:
             if settings.acl != "off"
             else f"--acl-file {settings.acl_file} needs --acl admin or --acl all"
         )
+    for host in filter(None, map(str.strip, settings.http_allowed_hosts.split(","))):
+        if fault := host_fault(host):
+            raise ConfigError(f'--http-allowed-hosts "{host[:300]}": {fault}')
     for addr in settings.console_addrs:
         if not read_address("--console-peers", addr, separator="commas")[1]:
             raise ConfigError(f"--console-peers {addr} needs a port of 1 to 65535")

@@ -8,9 +8,15 @@ does no I/O.
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from collections.abc import Collection
+from typing import Final
 
 from routekeeper.remoting.addresses import canonical_host, is_loopback
+
+#: Names that a browser can send in ``Host``, which has international names in their ASCII form.
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class AllowedHosts:
@@ -35,6 +41,26 @@ class AllowedHosts:
             return True
         name = canonical_host(_without_port(host))
         return name in self._named or (self._loopback and is_loopback(name))
+
+
+def host_fault(text: str) -> str:
+    """Return what is allowed in place of ``text``, if it is neither a host name nor an IP address; else "".
+
+    No request could have a host that is equal to such a text.
+    """
+    if _is_host(text):
+        return ""
+    host = _without_port((text.partition("://")[2] or text).partition("/")[0])
+    write = f"; write {host}" if _is_host(host) else ""
+    return f"allowed are host names without scheme and port, separated by commas{write}"
+
+
+def _is_host(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text[1:-1] if text.startswith("[") and text.endswith("]") else text)
+    except ValueError:
+        return _NAME.fullmatch(text) is not None
+    return True
 
 
 def _without_port(host: str) -> str:

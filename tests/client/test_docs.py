@@ -11,6 +11,12 @@ from typing import Any
 
 import pytest
 
+from routekeeper import Admin, Client, Credentials, Message
+from routekeeper.client.errors import NotApplied
+from routekeeper.remoting.errors import RemotingError, ResponseError
+
+from .conftest import Process
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "client.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
@@ -54,3 +60,32 @@ def test_each_example_runs_as_written(number: int, topics: None, nameserver: Any
     output = run(example.replace("127.0.0.1:9876", nameserver.addr), nameserver)
     assert output or "error" in example, "two of them print failures only"
     assert not re.search("send it again|look, or|mend|not delivered", output)
+
+
+def test_a_request_that_the_keys_do_not_allow_raises_an_exception_that_the_page_names(tmp_path: Path) -> None:
+    sentence = re.search(
+        r"A request that the keys do not allow raises [^.]*\.", " ".join(PAGE.read_text().split())
+    )
+    assert sentence is not None
+    named = set(re.findall(r"`(\w+)`", sentence[0]))
+    accounts = tmp_path / "plain_acl.yml"
+    accounts.write_text("accounts:\n- accessKey: operator\n  secretKey: 12345678\n  admin: true\n")
+    accounts.chmod(0o600)
+    server = Process(
+        "routekeeper.nameserver",
+        *("--listen", "127.0.0.1:0", "--http", "off", "--data", str(tmp_path / "data")),
+        *("--acl", "all", "--acl-file", str(accounts)),
+        log=tmp_path / "log",
+    )
+    wrong = Credentials(access_key="operator", secret_key="87654321")
+    try:
+        with Client(server.addr, credentials=wrong) as client:
+            with pytest.raises(RemotingError, match="Check signature failed") as sent:
+                client.producer("page").send(Message(topic="Orders", body=b"first"), timeout_s=30)
+            with pytest.raises(RemotingError, match="Check signature failed") as asked:
+                Admin(client).topic_list()
+    finally:
+        server.stop()
+    assert {type(sent.value).__name__, type(asked.value).__name__} <= named
+    assert isinstance(sent.value, NotApplied)
+    assert isinstance(asked.value, ResponseError)

@@ -161,7 +161,7 @@ def test_a_reset_to_now_is_to_the_end_of_each_queue(servers: Servers) -> None:
 def test_a_time_beyond_64_bits_is_refused(text: str, servers: Servers) -> None:
     code, _, err = servers.run(*RESET, text)
     assert (code, err.count("\n")) == (1, 1)
-    assert "allowed currentTimeMillis|yyyy-MM-dd#HH:mm:ss:SSS" in err
+    assert "allowed -1|now|currentTimeMillis|yyyy-MM-dd#HH:mm:ss:SSS" in err
     assert servers.sent(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET) == []
 
 

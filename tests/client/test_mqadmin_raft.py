@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -277,6 +277,34 @@ def test_member_that_is_not_there_is_named_by_who_waits_for_it(group: Group) -> 
     assert "voters are up" not in out, "a learner does not count"
     assert mqadmin("removeMember", "--address", raft, *admin)[0] == 0
     group.leader()
+
+
+@pytest.mark.parametrize(
+    ("members", "linked", "learners", "line"),
+    [
+        (["a:1"], [], [], ""),
+        (["a:1", "b:1"], ["b:1"], [], "2 of 2 voters are up; if one more is lost, nothing is served"),
+        (["a:1", "b:1", "c:1"], ["b:1", "c:1"], [], ""),
+        (["a:1", "b:1", "c:1"], ["c:1"], [], "2 of 3 voters are up; if one more is lost, nothing is served"),
+        (
+            *(["a:1", "b:1", "c:1"], ["b:1", "c:1"], ["c:1"]),
+            "2 of 2 voters are up; if one more is lost, nothing is served",
+        ),
+        (["a:1", "b:1"], [], ["b:1"], ""),
+        (["a:1", "b:1", "c:1", "d:1", "e:1"], ["b:1", "c:1", "d:1"], [], "4 of 5 voters are up"),
+    ],
+    ids=["one", "two", "three", "two of three", "two and a learner", "one and a learner", "four of five"],
+)
+def test_status_warns_if_the_loss_of_one_more_voter_stops_the_group(
+    members: list[str], linked: list[str], learners: list[str], line: str, http_page: Callable[[str], str]
+) -> None:
+    status = {"mode": "raft", "me": "a:1", "leader": "a:1", "role": "leader", "term": 1}
+    status |= {"applied_index": 1, "commit_index": 1, "last_contact_ms": 0}
+    status |= {"members": members, "linked": linked, "learners": learners}
+    address = http_page(json.dumps(status)).removesuffix("/nsaddr")
+    code, out, err = mqadmin("raftStatus", "--http", address)
+    assert (code, err) == (0, "")
+    assert [found for found in out.splitlines() if "voters are up" in found] == ([line] if line else [])
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -131,6 +132,39 @@ def test_https_with_an_unknown_authority_is_refused(
     code, out, err = mqadmin("raftStatus", "--http", f"https://{front.addr}")
     assert (code, out) == (1, "")
     assert "its certificate is refused: unable to get local issuer certificate" in err
+
+
+def test_http_at_a_port_with_tls_says_how_to_ask_over_https(tmp_path: Path) -> None:
+    flags = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data", str(tmp_path / "data"))
+    shown = ("--http-tls-cert", pem("member"), "--http-tls-key", key("member"))
+    server = Process("routekeeper.nameserver", *flags, *shown, log=tmp_path / "log")
+    http = server.facts["http"]
+    try:
+        for address in (http, f"http://{http}/"):
+            code, out, err = mqadmin("raftStatus", "--http", address)
+            assert (code, out) == (1, "")
+            assert err == (
+                f"mqadmin raftStatus: {address}: it closed the connection without an answer; if it serves "
+                f"HTTPS, write https://{http} and give --tls-ca FILE\n"
+            )
+    finally:
+        server.stop()
+
+
+def test_the_systems_authorities_are_accepted_over_https_as_over_rocketmqs_protocol(
+    http_page: Callable[[str], str], new_front: Callable[..., Front], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From Python 3.13 on, the default context for HTTPS refuses an authority without a key usage."""
+
+    def without_authorities() -> ssl.SSLContext:
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+    monkeypatch.setattr("ssl._create_default_https_context", without_authorities)
+    monkeypatch.setenv("SSL_CERT_FILE", AUTHORITY)
+    front = new_front(http_page(json.dumps(PAGE)).removeprefix("http://").partition("/")[0])
+    code, out, err = mqadmin("raftStatus", "--http", f"https://{front.addr}", "-o", "json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)[0]["me"] == "m:9878"
 
 
 @pytest.fixture

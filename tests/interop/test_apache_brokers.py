@@ -68,7 +68,7 @@ def test_a_broker_lives_by_its_heartbeats_and_a_frozen_one_leaves_with_its_lease
     addrs = [addr for deployment in deployments for addr in deployment.addrs]
     # The broker asks for a lease of 15 s and renews it every second by request 904. It registers 10 s after
     # its start and then every 60 s, so later only these heartbeats keep the lease. The lease is long, because
-    # the broker may stand still for some seconds on a busy machine.
+    # a busy machine may pause the broker for some seconds.
     settings = {
         "enableSlaveActingMaster": "true",
         "brokerNotActiveTimeoutMillis": "15000",

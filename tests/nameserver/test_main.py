@@ -138,6 +138,7 @@ BAD = {
     "missing file": ("-c", "/nonexistent/namesrv.properties"),
     "address of another machine": ("--listen", "192.0.2.1:9876", "--http", "off"),
     "token file": ("--http-token-file", "/nonexistent/token"),
+    "allowed host with a port": ("--http-allowed-hosts", "ns1:9880"),
 }
 
 

@@ -49,6 +49,11 @@ Each key is a long flag, too (`--listenPort 9876`); `--listen HOST:PORT` sets `b
 _INERT: Final = """
 RocketMQ's keys that have nothing to set here are accepted and without effect:
 """
+#: A key of :data:`INERT` whose other value the nameserver refuses.
+_ONLY_FALSE: Final = "enableControllerInNamesrv"
+_NO_CONTROLLER: Final = f"""
+`{_ONLY_FALSE}` may only be `false`: there is no controller.
+"""
 _BROKER: Final = """
 ## mqbroker
 
@@ -63,10 +68,10 @@ is not explained below the table means what it means in RocketMQ.
 def page() -> str:
     """Return the text of docs/configuration.md."""
     ours = OWN_SETTINGS.partition("\n")[2].rstrip("\n")
-    inert = ", ".join(f"`{key}`" for key in INERT)
+    inert = ", ".join(f"`{key}`" for key in INERT if key != _ONLY_FALSE)
     return "".join(
         [
-            *(_HEAD, "\n", _NAMESERVER, *_nameserver_rows(), _INERT, inert, ".\n"),
+            *(_HEAD, "\n", _NAMESERVER, *_nameserver_rows(), _INERT, inert, ".\n", _NO_CONTROLLER),
             *(_BROKER, *_broker_rows(), "\nOf our own:\n\n```\n", ours, "\n```\n"),
         ]
     )

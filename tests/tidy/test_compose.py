@@ -105,6 +105,29 @@ def test_command_line_parses_with_our_own_program(command: list[str], tmp_path: 
         assert mqbench_parser().parse_args(arguments).do
 
 
+@pytest.mark.parametrize(
+    "unit", sorted((ROOT / "compose" / "systemd").glob("*.service")), ids=lambda p: p.stem
+)
+def test_the_page_starts_each_service_and_writes_its_settings_with_usable_content(
+    unit: Path, tmp_path: Path
+) -> None:
+    page = (ROOT / "compose" / "README.md").read_text()
+    assert f"systemctl enable --now {unit.stem}\n" in page
+    (path,) = re.findall(r"^ExecStart=.* -c (\S+)", unit.read_text(), re.MULTILINE)
+    written = re.search(rf"^printf '(.*)' > {re.escape(path)}$", page, re.MULTILINE)
+    assert written is not None, path
+    settings = tmp_path / "settings"
+    settings.write_text(written[1].replace("\\n", "\n"))
+    printed = subprocess.run(
+        [sys.executable, "-m", SERVERS[unit.stem], "-c", str(settings), "-p"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(settings.read_text().splitlines()) <= set(printed.stdout.splitlines())
+
+
 def test_every_mount_and_dependency_is_declared() -> None:
     for path in FILES:
         document = load(path)

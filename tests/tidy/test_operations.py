@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import textwrap
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from routekeeper.client.mqadmin.__main__ import COMMANDS
 from routekeeper.nameserver.settings.declared import BY_KEY, NamesrvSettings, flag_of, format_settings
+from tests.tls import Authority
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "operations.md"
@@ -116,3 +119,23 @@ def test_defaults_in_tables_of_settings_are_those_of_the_program() -> None:
     assert len(rows) == 5
     for key, default in rows:
         assert defaults[key] == default, key
+
+
+@pytest.mark.parametrize(
+    ("page", "authority", "certificate"),
+    [("docs/operations.md", "ca.pem", "server.pem"), ("compose/README.md", "tls-ca", "tls-cert")],
+)
+@pytest.mark.skipif(not Authority.is_possible(), reason="there is no openssl")
+def test_certificates_made_by_the_documented_commands_pass_strict_checks(
+    page: str, authority: str, certificate: str, tmp_path: Path
+) -> None:
+    found = re.search(
+        r"^ *openssl req -x509 .*?^ *openssl x509 [^\n]*", (ROOT / page).read_text(), re.M | re.S
+    )
+    assert found is not None
+    subprocess.run(
+        ["sh", "-e", "-c", textwrap.dedent(found[0])], cwd=tmp_path, check=True, capture_output=True
+    )
+    verify = ["openssl", "verify", "-x509_strict", "-CAfile", authority, certificate]
+    checked = subprocess.run(verify, cwd=tmp_path, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr

@@ -26,6 +26,7 @@ from routekeeper.nameserver.http.answers import ProblemDetails, TopicRouteData
 from routekeeper.nameserver.modes.interface import Consistency, Freshness
 from routekeeper.nameserver.modes.timeline import TimelineEvent
 from routekeeper.nameserver.settings.changes import LiveSettings
+from routekeeper.nameserver.settings.declared import NamesrvSettings
 from routekeeper.nameserver.types import BrokerKey
 from routekeeper.nameserver.wire.server import NameServer
 from routekeeper.remoting.addresses import (
@@ -43,6 +44,7 @@ from routekeeper.remoting.names import GROUP_TOPIC_LENGTH_MAX, fault_of
 from routekeeper.remoting.route import RouteDialect, decode_cluster_info, decode_route, encode_route
 from routekeeper.remoting.transport.aio import RemotingClient
 from routekeeper.remoting.transport.lookups import addresses_of
+from routekeeper.remoting.transport.tls import load
 
 from .addresses import NamedByBrokers, Pace, named_in, registers_from, why_not_asked
 from .bodies import Own, OwnTopic
@@ -413,7 +415,7 @@ class Peers:
         """Return a peer's answer over HTTP."""
         self.questions += 1
         if self._http is None:
-            tls = self._tls()
+            tls = peer_context(self._settings.current)
             self._scheme = "http" if tls is None else "https"
             self._http = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=32, limit_per_host=2, ssl=True if tls is None else tls),
@@ -437,19 +439,6 @@ class Peers:
                 detail = msgspec.json.decode(content, type=ProblemDetails).detail
             raise _NoAnswer(f"status {reply.status} {detail}".strip())
         return msgspec.json.decode(content, type=kind)
-
-    def _tls(self) -> ssl.SSLContext | None:
-        """Return the TLS context for requests to peers, or None if this HTTP port has no TLS.
-
-        The context uses the certificate files of this HTTP port.
-        """
-        current = self._settings.current
-        if not current.http_tls_cert:
-            return None
-        context = ssl.create_default_context(cafile=current.http_tls_ca or None)
-        if current.http_tls_ca:
-            context.load_cert_chain(current.http_tls_cert, current.http_tls_key or None)
-        return context
 
     async def _invoke(self, addr: str, request: RemotingCommand) -> RemotingCommand:
         """Send a request over RocketMQ's protocol to an IP address and port; return the answer."""
@@ -564,6 +553,26 @@ class Peers:
             likely_causes=(),
             changes=(),
         )
+
+
+def peer_context(settings: NamesrvSettings) -> ssl.SSLContext | None:
+    """Return the TLS context for HTTP requests to peers, or None if this HTTP port has no TLS.
+
+    The context uses the certificate files of this HTTP port.
+
+    Raises:
+        TlsError: A file cannot be used.
+    """
+    if not settings.http_tls_cert:
+        return None
+    # ssl.create_default_context() would refuse authorities that every other connection accepts: from Python
+    # 3.13 on, it demands X.509's key usage extension.
+    return load(
+        ca_file=settings.http_tls_ca,
+        cert_file=settings.http_tls_cert,
+        key_file=settings.http_tls_key,
+        check="host",
+    )
 
 
 def _check(answer: RemotingCommand) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import ssl
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from routekeeper.nameserver.http.console.asking import peer_context
+from routekeeper.nameserver.settings.declared import NamesrvSettings
 from tests.nameserver.http.consoles import Server, servers
 from tests.ports import free_addresses
 from tests.tls import client_context, key, pem
 from tests.waiting import WITHIN_S, wait_until
-
-pytestmark = pytest.mark.slow
 
 
 def flags(certificate: str, *, authority: bool = True) -> tuple[str, ...]:
@@ -42,6 +43,29 @@ def is_outcome(peer: dict[str, Any]) -> bool:
     return peer["state"] not in ("asking", "unknown") and not peer["reason"].startswith("no answer within ")
 
 
+@pytest.mark.parametrize("authority", [pem("authority"), ""], ids=["own authority", "the system's"])
+def test_authorities_that_other_ports_accept_are_accepted_under_each_python(
+    authority: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From Python 3.13 on, ``ssl.create_default_context`` refuses an authority without a key usage."""
+    made = ssl.create_default_context
+
+    def of_python_3_13(*args: Any, **options: Any) -> ssl.SSLContext:
+        context = made(*args, **options)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", of_python_3_13)
+    context = peer_context(
+        NamesrvSettings(http_tls_cert=pem("member"), http_tls_key=key("member"), http_tls_ca=authority)
+    )
+    assert context is not None
+    assert not context.verify_flags & ssl.VERIFY_X509_STRICT
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.check_hostname
+
+
+@pytest.mark.slow
 def test_peers_are_asked_by_tls_and_those_with_a_wrong_certificate_are_shown_as_such(tmp_path: Path) -> None:
     here, good, stranger, expired, plain, lonely = addresses = free_addresses(6)
     kinds = {here: flags("member"), good: flags("member"), stranger: flags("stranger")}

@@ -149,6 +149,13 @@ def test_an_operator_finds_what_contract_and_design_promise(exposition: str) -> 
     assert 'mqnamesrv_raft_members{kind="learner"} 0.0\n' in exposition
 
 
+def test_time_left_names_the_authority_too(exposition: str) -> None:
+    for name in ("mqnamesrv_raft_certificate_left_seconds", "mqnamesrv_certificate_left_seconds"):
+        help_ = re.search(rf"^# HELP {name} (.*)$", exposition, re.MULTILINE)
+        assert help_ is not None
+        assert "authority" in help_[1]
+
+
 def test_where_there_is_no_proc_everything_else_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ from routekeeper.nameserver.raft.types import RaftStartError
 from routekeeper.remoting.transport.tls import Pipe, TlsError
 from tests.nameserver.raft.cluster import Owner
 from tests.ports import free_ports
+from tests.tls import Authority
 from tests.waiting import until
 
 CERTS = Path(__file__).with_name("certs")
@@ -57,6 +58,19 @@ def _forged(name: str) -> TlsContexts:
 
 
 # ---- names in certificates, and certificate files
+
+
+@pytest.mark.skipif(not Authority.is_possible(), reason="there is no openssl")
+def test_an_authority_that_ends_before_the_certificate_ends_the_contexts(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(tmp_path / "ca.pem")
+    ends_at = ssl.cert_time_to_seconds(str(context.get_ca_certs()[0]["notAfter"]))
+    for days, is_first in ((200, False), (800, True)):
+        cert, key = map(Path, authority.issue(days=days))
+        found = load(me="127.0.0.1:1", cert=cert, key=key, ca=tmp_path / "ca.pem").expires_at
+        assert (found == ends_at) is is_first
+        assert found <= ends_at
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from routekeeper.nameserver.settings.declared import (
 )
 from routekeeper.nameserver.settings.ranking import load_settings
 from routekeeper.remoting.addresses import is_loopback
+from routekeeper.remoting.http.hosts import AllowedHosts
 from routekeeper.remoting.properties import parse_properties
 
 RAFT = {"mode": "raft", "raftAddress": "127.0.0.1:1", "raftPeers": "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"}
@@ -148,6 +149,34 @@ def test_setting_that_cannot_be_used_is_named_in_one_line(file: dict[str, str], 
         load_settings(file=file)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "write"),
+    [
+        ("ns1:9880", "; write ns1"),
+        ("https://ns1", "; write ns1"),
+        ("http://ns1:9880/", "; write ns1"),
+        ("[fd00::1]:9880", "; write fd00::1"),
+        ("a b", ""),
+        ("ns1;ns2", ""),
+        ("*.example.com", ""),
+    ],
+)
+def test_allowed_host_that_no_request_can_have_is_refused(host: str, write: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(file={"httpAllowedHosts": f"ns0, {host}"})
+    assert str(caught.value) == (
+        f'--http-allowed-hosts "{host}": allowed are host names without scheme and port, separated by commas'
+        f"{write}"
+    )
+
+
+@pytest.mark.parametrize("host", ["ns1", "ns-1.example.com.", "ns_1", "10.0.0.1", "fd00::1", "[fd00::1]"])
+def test_allowed_hosts_are_names_and_addresses(host: str) -> None:
+    named = load_settings(file={"httpAllowedHosts": f" ns0 ,{host},"}).settings.http_allowed_hosts.split(",")
+    shown = f"[{host}]" if host.startswith("fd") else host
+    assert AllowedHosts(loopback=False, named=named).allow(f"{shown}:9880")
 
 
 def test_raft_flag_in_another_mode_is_refused_even_with_its_default() -> None:
