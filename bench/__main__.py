@@ -51,6 +51,9 @@ from routekeeper.remoting.flags import add_print_completion
 from routekeeper.remoting.output import set_up_logging
 
 DEFAULT_PROFILE: Final = "compare"
+DEFAULT_OUT: Final = Path("out")
+DEFAULT_PARTITION_S: Final = 300.0
+"""Length of one partition, in s, for ``advise``."""
 ATTACHED: Final = "attached"
 """Name of the profile for a cluster that already runs. With it, ``mqbench`` starts only the load."""
 
@@ -186,7 +189,8 @@ def asked_for(arguments: argparse.Namespace, command: Sequence[str]) -> tuple[Pa
     if arguments.links is not None:
         plan = msgspec.structs.replace(plan, links=arguments.links)
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(2**31)
-    out = arguments.out / time.strftime("%Y%m%d-%H%M%S")
+    parent = arguments.out or DEFAULT_OUT
+    out = parent / time.strftime("%Y%m%d-%H%M%S")
     comparison = Comparison(
         profile=Path(profile).stem if profile.endswith(".toml") else profile,
         plan=plan,
@@ -195,7 +199,7 @@ def asked_for(arguments: argparse.Namespace, command: Sequence[str]) -> tuple[Pa
         given=given,
     )
     check_links(comparison)
-    check_out(arguments.out)
+    check_out(parent)
     comparing.begin(out, comparison)
     return out, comparison
 
@@ -207,6 +211,7 @@ def check_alone(arguments: argparse.Namespace) -> None:
         PlanError: If the command line has a flag that sets a property of the comparison.
     """
     beside = {
+        "--out": arguments.out,
         "--profile": arguments.profile,
         "--seed": arguments.seed,
         "--blocks": arguments.blocks,
@@ -350,19 +355,20 @@ def costs(arguments: argparse.Namespace, command: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 2
-    if arguments.resume is not None and (arguments.quick or arguments.designs != list(DESIGNS)):
-        raise PlanError(
-            f"--quick or --designs beside --resume {arguments.resume}: a resumed run keeps its settings; "
-            "leave both out"
-        )
+    out = arguments.out or DEFAULT_OUT
     if arguments.resume is None:
-        check_out(arguments.out)
+        check_out(out)
+    elif arguments.quick or arguments.designs is not None or arguments.out is not None:
+        raise PlanError(
+            f"--quick, --designs or --out beside --resume {arguments.resume}: a resumed run keeps its folder "
+            "and its settings; leave them out"
+        )
     try:
         path = measure(
             command,
-            out=arguments.out,
+            out=out,
             resume=arguments.resume,
-            designs=arguments.designs,
+            designs=arguments.designs or list(DESIGNS),
             quick=arguments.quick,
         )
     except Failure as error:
@@ -376,7 +382,8 @@ def advise(arguments: argparse.Namespace, command: Sequence[str]) -> int:
     numbers = {name: getattr(arguments, name) for name in NUMBERS}
     given = [name for name, value in numbers.items() if value is not None]
     if arguments.folder is not None:
-        if given or arguments.source is not None or arguments.json:
+        others = arguments.source, arguments.partition_lasts_s
+        if given or others != (None, None) or arguments.json:
             raise PlanError(f"advise {arguments.folder}: with a report's folder, leave all other flags out")
         return advise_by_report(arguments.folder)
     if len(given) < len(NUMBERS):
@@ -384,7 +391,9 @@ def advise(arguments: argparse.Namespace, command: Sequence[str]) -> int:
         raise PlanError(f"advise needs {', '.join(flags)}, or only the folder of a report")
     advice = arithmetic.advise(
         load_costs(arguments.source),
-        arithmetic.Installation(partition_lasts_s=arguments.partition_lasts_s, **numbers),
+        arithmetic.Installation(
+            partition_lasts_s=arguments.partition_lasts_s or DEFAULT_PARTITION_S, **numbers
+        ),
     )
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(advice)).decode())
@@ -497,9 +506,7 @@ NUMBERS: Final = {
 
 def add_run_arguments(child: argparse.ArgumentParser) -> None:
     """Add the arguments that choose the runs."""
-    child.add_argument(
-        "--out", type=Path, default=Path("out"), help="folder for runs and report (default: out)"
-    )
+    child.add_argument("--out", type=Path, help="folder for runs and report (default: out)")
     child.add_argument(
         "--profile",
         metavar="NAME",
@@ -541,13 +548,10 @@ def add_run_arguments(child: argparse.ArgumentParser) -> None:
 def add_scale_arguments(child: argparse.ArgumentParser) -> None:
     """Add the arguments of ``mqbench scale``."""
     child.add_argument("--part", choices=("size", "distance", "number"), help="series to measure")
-    child.add_argument(
-        "--out", type=Path, default=Path("out"), help="folder for the series' folder (default: out)"
-    )
+    child.add_argument("--out", type=Path, help="folder for the series' folder (default: out)")
     child.add_argument(
         "--designs",
         type=names,
-        default=[],
         metavar="NAME,...",
         help="independent, raft, zookeeper, apache (RocketMQ's own nameserver); default: all that can run "
         "here",
@@ -617,11 +621,10 @@ def parser() -> argparse.ArgumentParser:
         "costs",
         help="measure what each broker, topic, client and change costs, with RocketMQ's own timers",
     )
-    child.add_argument("--out", type=Path, default=Path("out"), help="folder for the run (default: out)")
+    child.add_argument("--out", type=Path, help="folder for the run (default: out)")
     child.add_argument(
         "--designs",
         type=designs,
-        default=list(DESIGNS),
         metavar="NAME,...",
         help=f"only these designs (default: {','.join(DESIGNS)})",
     )
@@ -649,9 +652,8 @@ def parser() -> argparse.ArgumentParser:
     child.add_argument(
         "--partition-lasts-s",
         type=number(1, 10_000_000),
-        default=300.0,
         metavar="N",
-        help="length of one partition, s (default: 300)",
+        help=f"length of one partition, s (default: {DEFAULT_PARTITION_S:g})",
     )
     child.add_argument(
         "--from",

@@ -131,20 +131,27 @@ def make_runs(out: Path, comparison: Comparison) -> list[Path]:
     because both come from the round's seed. A run is repeated if its cluster could not be stopped.
     """
     folders: list[Path] = []
-    for round_ in range(ATTEMPTS_MAX):
-        ending = _make_missing(out, comparison, attempt_min=1 + round_ * ATTEMPTS_MAX)
+    for _ in range(ATTEMPTS_MAX):
+        ending = _make_missing(out, comparison)
         folders += ending.folders
         if not ending.void:
             break
     return folders
 
 
-def _make_missing(out: Path, comparison: Comparison, *, attempt_min: int) -> Ending:
-    """Make every missing run once, and return the object that has stopped the runs' clusters.
+def next_attempt(out: Path, comparison: Comparison, turn: Turn) -> int:
+    """Return the number after the last void attempt of a turn. So no attempt replaces an earlier manifest."""
+    series = {one.name: one for one in comparison.plan.series}
+    last = 0
+    for scenario in scenarios_of(comparison.plan, series[turn.series]):
+        folder = run_folder(out, series=turn.series, scenario=scenario.name, block=turn.block, arm=turn.arm)
+        for path in (out / "void" / folder.relative_to(out / "runs")).glob("attempt=*"):
+            last = max(last, int(path.name.removeprefix("attempt=")))
+    return last + 1
 
-    Args:
-        attempt_min: Number of the first attempt of each run. Later attempts have the following numbers.
-    """
+
+def _make_missing(out: Path, comparison: Comparison) -> Ending:
+    """Make every missing run once, and return the object that has stopped the runs' clusters."""
     plan = comparison.plan
     number = sum(map(len, blocks_of(plan, comparison.seed)))
     turns = missing_turns(out, comparison)
@@ -164,7 +171,8 @@ def _make_missing(out: Path, comparison: Comparison, *, attempt_min: int) -> End
             left_s = expected_s(plan, turns[position:], done_s=done) + REPORT_S
             what = f"{turn.series}, block {turn.block} of {series[turn.series].blocks}, {turn.arm}"
             begun = time.monotonic()
-            for attempt in range(attempt_min, attempt_min + ATTEMPTS_MAX):
+            first = next_attempt(out, comparison, turn)
+            for attempt in range(first, first + ATTEMPTS_MAX):
                 teller.begin(made + position + 1, what, left_s)
                 given = SessionPlan(
                     out=out,

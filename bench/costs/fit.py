@@ -39,6 +39,11 @@ WITHIN: Final = 0.15
 #: Units in the order in which their lines are fitted. Topics come first, because the cost of a broker's
 #: topics is subtracted from the cost of the broker.
 _ORDER: Final[tuple[Unit, ...]] = ("topic", *(unit for unit in UNITS if unit != "topic"))
+_NAMES: Final[Mapping[Design, str]] = {
+    "independent": "independent",
+    "raft": "raft",
+    "zookeeper": "ZooKeeper",
+}
 
 
 class NotEnough(ValueError):
@@ -109,6 +114,7 @@ def design_costs(design: Design, rows: Iterable[Row]) -> DesignCosts:
         slopes={unit: slopes[unit] for unit in UNITS},
         held_out=[],
         others_cores_max=max(row.others_cores for row in mine),
+        attempts_max=max(row.attempts for row in mine),
     )
 
 
@@ -191,7 +197,8 @@ def held_out(costs: DesignCosts, row: Row) -> dict[Quantity, HeldOut]:
 def told_of_the_mixture(costs: Costs) -> list[str]:
     """Return sentences on the accuracy of the predictions for mixtures (all units together).
 
-    There is one sentence for each design with a relative error above :data:`WITHIN`.
+    There is one sentence for each design with a relative error above :data:`WITHIN`. Then follows one for
+    each design whose servers failed before a measurement succeeded.
     """
     sentences = []
     for design, of_design in costs.designs.items():
@@ -206,10 +213,14 @@ def told_of_the_mixture(costs: Costs) -> list[str]:
         if far:
             errors = "; ".join(f"{words} {' and '.join(each)}" for words, each in far.items())
             sentences.append(
-                f"mixtures were predicted with errors of more than {WITHIN:.0%} for "
-                f"{'ZooKeeper' if design == 'zookeeper' else design}: {errors}"
+                f"mixtures were predicted with errors of more than {WITHIN:.0%} for {_NAMES[design]}: "
+                f"{errors}"
             )
-    if sentences:
-        return sentences
-    each = "a mixture was" if len(costs.held_out_counts) == 1 else "each mixture was"
-    return [f"{each} predicted to within {WITHIN:.0%} of its measured use"]
+    if not sentences:
+        each = "a mixture was" if len(costs.held_out_counts) == 1 else "each mixture was"
+        sentences = [f"{each} predicted to within {WITHIN:.0%} of its measured use"]
+    return sentences + [
+        f"the servers of {_NAMES[design]} failed, and a measurement needed {of_design.attempts_max} attempts"
+        for design, of_design in costs.designs.items()
+        if of_design.attempts_max > 1
+    ]

@@ -188,10 +188,9 @@ class Remoting:
             names = [topic_name(number) for number in range(broker.topics)]
             self._tables[broker.topics] = make_topics(names, compressed=False)
         broker.frame = self._frame(broker, self._tables[broker.topics])
-        await self._tell(broker, broker.frame)
-        # Register a second time before the measurement. Our servers decode the first repetition of a
-        # registration, and recognise later repetitions by their bytes. So all measured repetitions cost the
-        # same.
+        await self.repeat(broker)
+
+    async def repeat(self, broker: Broker) -> None:
         await self._tell(broker, broker.frame)
 
     async def _tell(self, broker: Broker, frame: tuple[bytes, ...]) -> None:
@@ -227,7 +226,7 @@ class Remoting:
 
     def periodic(self, broker: Broker) -> tuple[float, Callable[[], Awaitable[None]]]:
         """Return a broker's period in s and the action that the broker repeats in each period."""
-        return self.players.plan.period_s, lambda: self._tell(broker, broker.frame)
+        return self.players.plan.period_s, lambda: self.repeat(broker)
 
 
 class Jute:
@@ -253,6 +252,9 @@ class Jute:
         nodes = iter(slices(new))
         await asyncio.gather(*(self._make(line, nodes) for _ in range(MULTIS_IN_FLIGHT)))
         broker.made = broker.topics
+
+    async def repeat(self, broker: Broker) -> None:
+        """Do nothing: the nodes last as long as the session, so a broker does not repeat its registration."""
 
     async def _make(self, line: Line, nodes: Iterator[list[tuple[str, bytes]]]) -> None:
         for part in nodes:
@@ -301,7 +303,11 @@ class Jute:
 
 
 class Broker:
-    """One simulated broker and its connections."""
+    """One simulated broker and its connections.
+
+    Attributes:
+        task: Repeats the registration, or keeps the session; None until the next :meth:`Players.bring`.
+    """
 
     def __init__(self, key: int, topics: int) -> None:
         self.key = key
@@ -392,8 +398,10 @@ class Players:
             if broker.topics < self._topics:
                 broker.topics = self._topics
                 broker.version += 1
-                await self._register(broker)
+                await self._retried(self._routes.register, broker)
+                await self._retried(self._routes.repeat, broker)
         await self._add_brokers(command.brokers)
+        await self._begin_repeating()
         new = range(len(self._polling), command.polling)
         self._polling += await self._connect([(key, self._routes.wire()) for key in new])
         for key in new:
@@ -428,7 +436,11 @@ class Players:
         await ends
 
     async def come_back(self, command: Command) -> None:
-        """Disconnect every broker and register it again at once."""
+        """Disconnect every broker and register it once again at once.
+
+        A repetition would count as a part of the registration's cost. So the brokers begin to repeat their
+        registrations in the next :meth:`bring`.
+        """
         count = len(self._brokers)
         await self._leave_brokers()
         await self._add_brokers(count)
@@ -447,15 +459,27 @@ class Players:
             await self._dial(self._routes.wire(), server, self.plan.servers[server])
             for server in self._routes.lanes(broker.key)
         ]
-        await self._register(broker)
-        period_s, act = self._routes.periodic(broker)
-        broker.task = asyncio.create_task(self._repeat(period_s, broker.key, act))
+        await self._retried(self._routes.register, broker)
 
-    async def _register(self, broker: Broker) -> None:
-        """Register a broker. Retry after a failure, as a real broker does."""
+    async def _begin_repeating(self) -> None:
+        """Let all new brokers repeat their registrations; return after the first repetition.
+
+        Our servers decode the first repetition of a registration, and recognise later repetitions by their
+        bytes. So all repetitions that are measured cost the same.
+        """
+        new = [broker for broker in self._brokers if broker.task is None]
+        for first in range(0, len(new), AT_ONCE):
+            some = new[first : first + AT_ONCE]
+            await asyncio.gather(*(self._retried(self._routes.repeat, broker) for broker in some))
+        for broker in new:
+            period_s, act = self._routes.periodic(broker)
+            broker.task = asyncio.create_task(self._repeat(period_s, broker.key, act))
+
+    async def _retried(self, send: Callable[[Broker], Awaitable[None]], broker: Broker) -> None:
+        """Send a registration. Retry after a failure, as a real broker does."""
         for tries_left in reversed(range(REGISTER_TRIES)):
             try:
-                await self._routes.register(broker)
+                await send(broker)
                 return
             except Failed:
                 if not tries_left:
@@ -464,8 +488,8 @@ class Players:
 
     async def _leave_brokers(self) -> None:
         for broker in self._brokers:
-            assert broker.task is not None, "a listed broker repeats itself"
-            broker.task.cancel()
+            if broker.task is not None:
+                broker.task.cancel()
         await self._leave([line for broker in self._brokers for line in broker.lines])
         self._brokers = []
         self._raised = set()

@@ -31,7 +31,7 @@ from routekeeper.bench.group import Missing, Unhealthy, cpu_s
 from routekeeper.bench.machine import commit, this_machine, versions
 from routekeeper.bench.micro.raft.systems import System
 from routekeeper.bench.plan import PlanError
-from routekeeper.bench.processes import allow_connections
+from routekeeper.bench.processes import ClusterError, allow_connections
 from routekeeper.bench.storm.blocking import make_nodes
 from routekeeper.bench.storm.frames import topic_name
 from routekeeper.bench.storm.life import Child
@@ -100,6 +100,11 @@ def complete_rows(folder: Path, run: Run) -> list[Row]:
     ]
 
 
+def commits(run: Run, rows: Sequence[Row]) -> list[str]:
+    """Return the commits with which these rows were measured, in the order of the rows."""
+    return list(dict.fromkeys(row.commit or run.commit for row in rows))
+
+
 def announce(run: Run, *, done: int = 0) -> None:
     """Print the plan and its expected duration."""
     plan = run.plan
@@ -128,12 +133,21 @@ def make_rows(folder: Path, run: Run) -> list[Row]:
     the whole life again.
 
     Raises:
-        Unhealthy: If servers or simulated brokers and clients failed.
+        Unhealthy: If servers failed, or refused requests of the simulated brokers and clients.
+        ClusterError: If the process of the simulated brokers and clients ended.
     """
     allow_connections()
     rows = complete_rows(folder, run)
     done = {(row.design, row.life) for row in rows}
     announce(run, done=len(done))
+    now = commit()
+    earlier = [each for each in commits(run, rows) if each != now]
+    if earlier and len(done) < len(run.plan.lives) * len(run.designs):
+        print(
+            f"mqbench: WARNING: the rows are of commit {', '.join(earlier)}, the next ones of {now}; the "
+            "result names all",
+            file=sys.stderr,
+        )
     # Leave out rows of incomplete lives in one step. A full disk or a kill must not lose complete lives.
     write_at_once(folder / ROWS, (msgspec.json.encode(row) + b"\n" for row in rows))
     with (folder / ROWS).open("ab") as file:
@@ -153,17 +167,20 @@ def _complete_life(plan: Plan, design: Design, life: str) -> list[Row]:
     A repetition often succeeds, because servers may fail only because the machine was busy.
 
     Raises:
-        Unhealthy: If every try fails.
+        Unhealthy: If servers failed in the last try.
+        ClusterError: If the process of the brokers and clients ended in the last try.
     """
+    attempts, now = 1, commit()
     for tries_left in reversed(range(TRIES)):
         rows: list[Row] = []
         try:
             for row in life_rows(plan, design, life):
-                rows.append(row)
+                rows.append(msgspec.structs.replace(row, attempts=attempts, commit=now))
                 _show(row)
-        except Unhealthy as error:
+        except (Unhealthy, ClusterError) as error:
             if not tries_left:
                 raise
+            attempts += isinstance(error, Unhealthy)  # a failure of the harness says nothing about the design
             print(f"mqbench: made anew: {error}", file=sys.stderr)
         else:
             break
@@ -333,7 +350,7 @@ def result(run: Run, rows: Sequence[Row]) -> Costs:
         designs[design] = msgspec.structs.replace(found, held_out=[held_out(found, row) for row in mixtures])
     return Costs(
         date=run.date,
-        commit=run.commit,
+        commit=", ".join(commits(run, rows)),
         command=run.command,
         quick=run.quick,
         machine=this_machine(),
@@ -380,7 +397,7 @@ def measure(
         write_at_once(path, [msgspec.json.format(msgspec.json.encode(found)), b"\n"])
     except NotEnough as error:
         raise Failure(f"{folder / ROWS}: {error}") from error
-    except (KeyboardInterrupt, Unhealthy, Missing, OSError) as error:
+    except (KeyboardInterrupt, Unhealthy, ClusterError, Missing, OSError) as error:
         print(f"mqbench: to go on, run: mqbench costs --resume {folder}", file=sys.stderr)
         if isinstance(error, KeyboardInterrupt):
             raise

@@ -93,6 +93,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         resident_bytes: Resident memory of each server after the window.
         others_cores: Average number of processor cores that all other programs of the machine used.
         generator_cores: Average number of processor cores that the generator used.
+        attempts: Number of the attempt that measured this. In each attempt before, the servers failed.
+        commit: Commit of the program that measured; None in rows of older programs, which measured with the
+            commit of the run's begin.
     """
 
     design: Design
@@ -117,6 +120,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     resident_bytes: list[int]
     others_cores: float
     generator_cores: float
+    attempts: int = 1
+    commit: str | None = None
 
     def count(self, unit: Unit) -> float:
         """Return the number of brokers, topics or clients, or the number of events per minute."""
@@ -196,6 +201,7 @@ class DesignCosts(msgspec.Struct, frozen=True, kw_only=True):
         slopes: Slopes by unit and quantity.
         held_out: Predicted and measured use by quantity, one dict for each mixture (all units together).
         others_cores_max: Largest number of cores that other programs used during a measurement.
+        attempts_max: Largest number of attempts that a measurement needed.
     """
 
     alone: dict[Quantity, float]
@@ -203,12 +209,14 @@ class DesignCosts(msgspec.Struct, frozen=True, kw_only=True):
     slopes: dict[Unit, dict[Quantity, Slope]]
     held_out: list[dict[Quantity, HeldOut]]
     others_cores_max: float
+    attempts_max: int = 1
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """Result of one run of ``mqbench costs``.
 
     Attributes:
+        commit: Commits of the program that measured, separated by commas.
         quick: True if the run used the short plan for trying the program. Its figures have no meaning.
         held_out_counts: Numbers of units, one dict for each mixture (all units together).
         brokers_in_an_answer: Number of brokers of each topic when clients and lookups were measured.

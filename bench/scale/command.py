@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from routekeeper.bench import kernel
+from routekeeper.bench.machine import commit
 from routekeeper.bench.plan import PlanError
 from routekeeper.bench.processes import ClusterError
 from routekeeper.bench.runfolder import Arm
-from routekeeper.bench.scale.order import begin, read_order, read_rows, series_below
+from routekeeper.bench.scale.order import begin, commits, read_order, read_rows, series_below
 from routekeeper.bench.scale.points import ROUNDS
 from routekeeper.bench.scale.report import write_report
 from routekeeper.bench.scale.series import DESIGNS, Series, available, order_of
@@ -39,7 +40,7 @@ def scale(arguments: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def _check_alone(arguments: argparse.Namespace, beside: str) -> None:
-    """Check that the command line has no option that would change a setting of the existing series.
+    """Check that the command line has no option that would change the folder or a setting of a series.
 
     Args:
         beside: The option that names the existing series, for the text of an error.
@@ -47,16 +48,26 @@ def _check_alone(arguments: argparse.Namespace, beside: str) -> None:
     Raises:
         PlanError: If the command line has such an option.
     """
-    for name in ("designs", "rounds", "links", "small", "seed"):
-        if getattr(arguments, name) not in (None, [], False):
-            raise PlanError(f"--{name} beside {beside}: that series keeps its settings; leave --{name} out")
+    for name in ("out", "designs", "rounds", "links", "small", "seed"):
+        value = getattr(arguments, name)
+        if value is not None and value is not False:
+            kept = "folder" if name == "out" else "settings"
+            raise PlanError(f"--{name} beside {beside}: that series keeps its {kept}; leave --{name} out")
 
 
 def _resumed(folder: Path) -> Series:
     try:
-        return Series(folder, read_order(folder), _say)
+        series = Series(folder, read_order(folder), _say)
     except ValueError as error:
         raise PlanError(f"--resume {error}") from None
+    rows, now = series.rows, commit()
+    earlier = [each for each in commits(series.order, rows) if each != now]
+    if rows and earlier:
+        _say(
+            f"WARNING: the rows are of commit {', '.join(earlier)}, the next ones of {now}; the page "
+            "names all"
+        )
+    return series
 
 
 def _begun(arguments: argparse.Namespace, command: Sequence[str]) -> Series:
@@ -82,11 +93,12 @@ def _begun(arguments: argparse.Namespace, command: Sequence[str]) -> Series:
         seed=arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(2**31),
         command=command,
     )
-    folder = arguments.out / f"scale-{arguments.part}-{time.strftime('%Y%m%d-%H%M%S')}"
+    out = arguments.out or Path("out")
+    folder = out / f"scale-{arguments.part}-{time.strftime('%Y%m%d-%H%M%S')}"
     try:
         begin(folder, order)
     except OSError as error:
-        raise PlanError(f"--out {arguments.out}: {error.strerror}") from None
+        raise PlanError(f"--out {out}: {error.strerror}") from None
     return Series(folder, order, _say)
 
 

@@ -21,8 +21,10 @@ from routekeeper.bench.runfolder import Arm
 from routekeeper.bench.scale.points import (
     BASE_BROKERS,
     BASE_TOPICS,
+    FAILOVER_S,
     ROUNDS,
     ROUNDS_AT_CROSSINGS,
+    SHOWN_S,
     Part,
     Point,
     Row,
@@ -52,6 +54,8 @@ class Question:
         chosen: Returns True for the points that lie on the curve.
         linear: True if the x-axis is linear, False if it is logarithmic. Round-trip times need a linear axis,
             because they begin at 0, which has no logarithm.
+        within_s: Seconds after which the harness ends the wait for this event; a row has no figure then. None
+            for a figure that a row without it does not count against the design.
     """
 
     name: str
@@ -63,13 +67,19 @@ class Question:
     x_name: str
     chosen: Callable[[Point], bool]
     linear: bool = False
+    within_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dot:
-    """One point of a curve; ``failures`` counts the rounds in which the design failed at this point.
+    """One point of a curve.
 
-    If no round has a value, ``median``, ``low`` and ``high`` are not a number (NaN).
+    Attributes:
+        median: Median of the rounds. A round in which the event did not happen in time counts as longer than
+            all others. NaN if no round, or less than half of these rounds, has a value.
+        low, high: Range of the values; NaN if no round has a value.
+        failures: Number of rounds in which the design failed at this point, or the event did not happen.
+        missing: Number of rounds in which the event did not happen in time.
     """
 
     x: float
@@ -78,6 +88,7 @@ class Dot:
     high: float
     rounds: int
     failures: int
+    missing: int
     label: str
 
 
@@ -145,7 +156,7 @@ def _over_size(name: str, title: str, key: str, unit: str) -> list[Question]:
     ]
 
 
-def _over_distance(name: str, title: str, key: str, unit: str) -> Question:
+def _over_distance(name: str, title: str, key: str, unit: str, *, within_s: float | None = None) -> Question:
     return Question(
         name=f"{name}-over-distance",
         title=title,
@@ -156,6 +167,7 @@ def _over_distance(name: str, title: str, key: str, unit: str) -> Question:
         x_name="ms of a round trip between servers",
         chosen=_distance,
         linear=True,
+        within_s=within_s,
     )
 
 
@@ -227,13 +239,18 @@ QUESTIONS: Final[tuple[Question, ...]] = (
         "change_follower_ms",
         "ms",
     ),
-    _over_distance("everywhere", "Every server shows a change after", "everywhere_ms", "ms"),
-    _over_distance("old", "Answers of one server are older than those of another by", "old_ms", "ms"),
+    _over_distance(
+        "everywhere", "Every server shows a change after", "everywhere_ms", "ms", within_s=SHOWN_S
+    ),
+    _over_distance(
+        "old", "Answers of one server are older than those of another by", "old_ms", "ms", within_s=SHOWN_S
+    ),
     _over_distance(
         "failover",
         "The leader (in independent mode one server) is killed: the next change is accepted after",
         "failover_s",
         "s",
+        within_s=FAILOVER_S,
     ),
     _over_distance(
         "restart",
@@ -267,14 +284,20 @@ def curves_of(question: Question, rows: Sequence[Row]) -> list[Curve]:
         dots = []
         for x, of_x in sorted(found[design].items()):
             values = [row.figures[question.key] for row in of_x if question.key in row.figures]
+            failures = sum(row.failed is not None for row in of_x)
+            missing = 0
+            if question.within_s is not None:
+                missing = sum(row.failed is None and question.key not in row.figures for row in of_x)
+            median = statistics.median([*values, *[math.inf] * missing]) if values else math.nan
             dots.append(
                 Dot(
                     x=x,
-                    median=statistics.median(values) if values else math.nan,
+                    median=median if math.isfinite(median) else math.nan,
                     low=min(values, default=math.nan),
                     high=max(values, default=math.nan),
                     rounds=len(of_x),
-                    failures=sum(row.failed is not None for row in of_x),
+                    failures=failures + missing,
+                    missing=missing,
                     label=of_x[0].point.name,
                 )
             )
@@ -342,10 +365,15 @@ def crossings(curves: Sequence[Curve]) -> list[Crossing]:
 def _apart(one: Curve, other: Curve) -> list[tuple[Dot, int]]:
     """Return the points at which all rounds of one curve lie above, or below, all rounds of the other curve.
 
-    Each point comes with the result of :func:`_side`.
+    Each point comes with the result of :func:`_side`. Points at which a design failed are left out, because
+    the ranges lack the rounds that failed.
     """
-    theirs = {dot.x: dot for dot in other.known}
-    return [(dot, side) for dot in one.known if dot.x in theirs and (side := _side(dot, theirs[dot.x])) != 0]
+    theirs = {dot.x: dot for dot in other.known if not dot.failures}
+    return [
+        (dot, side)
+        for dot in one.known
+        if not dot.failures and dot.x in theirs and (side := _side(dot, theirs[dot.x])) != 0
+    ]
 
 
 def _side(one: Dot, other: Dot) -> int:
@@ -434,7 +462,8 @@ def _never_crossing(question: Question, curves: Sequence[Curve]) -> list[str]:
         sides = [side for _, side in _apart(one, other)]
         if len(sides) > 1 and len(set(sides)) == 1:
             lower, higher = (one, other) if sides[0] < 0 else (other, one)
-            where = "at every distance" if len(sides) == len(one.known) else f"at {len(sides)} distances"
+            every = len({dot.x for curve in (one, other) for dot in curve.dots})
+            where = "at every distance" if len(sides) == every else f"at {len(sides)} distances"
             found.append(f"{_upper(NAMES[lower.design])} is below {NAMES[higher.design]} {where}.")
         elif not sides:
             found.append(f"{_upper(NAMES[one.design])} and {NAMES[other.design]} do not differ clearly.")
@@ -454,15 +483,18 @@ def _of_curve(question: Question, curve: Curve) -> list[str]:
             ends = f"{written(last.median, question.unit)} at {size_written(last.x, question)}"
             found.append(f"{begins}, {ends}; {_shape(question, curve)}.")
     for dot in curve.dots:
-        if dot.failures:
-            times = "once" if dot.failures == 1 else f"{dot.failures} times"
-            found.append(
-                f"{name} failed {times} in {_rounds(dot.rounds)} at {size_written(dot.x, question)}."
-            )
+        failed, where = dot.failures - dot.missing, size_written(dot.x, question)
+        if failed:
+            times = "once" if failed == 1 else f"{failed} times"
+            found.append(f"{name} failed {times} in {rounds_written(dot.rounds)} at {where}.")
+        if dot.missing:
+            assert question.within_s is not None, "only such a question counts missing figures"
+            rounds = f"{dot.missing} of {rounds_written(dot.rounds)}"
+            found.append(f"{name}: not within {question.within_s:g} s in {rounds} at {where}.")
     return found
 
 
-def _rounds(count: int) -> str:
+def rounds_written(count: int) -> str:
     return "1 round" if count == 1 else f"{count} rounds"
 
 

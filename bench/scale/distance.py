@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 from routekeeper.bench.group import Unhealthy
 from routekeeper.bench.scale.groups import ScaleGroup
 from routekeeper.bench.scale.others import counting_others
-from routekeeper.bench.scale.points import Point
-from routekeeper.bench.scale.probes import FIRST_KEY, TRY_S, Probe, first_change_s, spread_of
+from routekeeper.bench.scale.points import FAILOVER_S, Point
+from routekeeper.bench.scale.probes import FIRST_KEY, TRY_S, Probe, Shown, first_change_s, spread_of
 from routekeeper.bench.scale.size import life_of
 from routekeeper.bench.slow_disk import SlowDisks
 
 Record = Callable[[dict[str, Any]], None]
 TIMES: Final = 15
-#: Longest wait in seconds for a change after the leader was killed. It must be above 10 s: with the timers of
-#: ZooKeeper's example configuration, a follower waits 10 s for a silent leader.
-FAILOVER_S: Final = 40.0
 #: Number of changes before the first measured change. A JVM compiles only code that has run often.
 WARM_TIMES: Final = 30
 #: Pause in seconds between two changes, so that they do not overlap.
@@ -119,26 +117,36 @@ def changes(group: ScaleGroup, record: Record) -> dict[str, float]:
             record({"kind": "changes", "role": role if leader is not None else "server", "took_ms": took})
             found[f"change_{role}_ms"] = statistics.median(took)
     check_leader(group, leader)
-    everywhere, differ = [], []
+    shown: list[Shown] = []
     first = FIRST_KEY + 50
     with probes(group, shared=True, first=first) as writers:
         readers = [Probe(group.kind, addr, first) for addr in group.clients]
         try:
             for number in range(1, TIMES + 1):
-                shown = spread_of(writers if group.kind != "jute" else [writers[leading]], readers, number)
-                record({"kind": "spread", "acked_s": shown.acked, "seen_s": shown.seen})
-                if len(shown.seen) == len(readers):
-                    everywhere.append(max(shown.seen.values()) * 1e3)
-                    differ.append((max(shown.seen.values()) - min(shown.seen.values())) * 1e3)
+                one = spread_of(writers if group.kind != "jute" else [writers[leading]], readers, number)
+                record({"kind": "spread", "acked_s": one.acked, "seen_s": one.seen})
+                shown.append(one)
                 time.sleep(PAUSE_S)
         finally:
             for reader in readers:
                 reader.close()
-    if everywhere:
-        found["everywhere_ms"] = statistics.median(everywhere)
-        found["old_ms"] = statistics.median(differ)
-        found["old_ms_longest"] = max(differ)
-    return found
+    return found | spread_figures(shown, servers=len(group.clients))
+
+
+def spread_figures(shown: Sequence[Shown], *, servers: int) -> dict[str, float]:
+    """Return the figures of changes on all servers, in ms.
+
+    A change that some server did not show in time counts as longer than all others. A figure
+    that is not finite for this reason is absent.
+    """
+    seen = [[one.seen.get(server, math.inf) * 1e3 for server in range(servers)] for one in shown]
+    differ = [max(of_one) - min(of_one) if math.isfinite(max(of_one)) else math.inf for of_one in seen]
+    found = {
+        "everywhere_ms": statistics.median(map(max, seen)),
+        "old_ms": statistics.median(differ),
+        "old_ms_longest": max(differ),
+    }
+    return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 def check_leader(group: ScaleGroup, leader: int | None) -> None:

@@ -28,10 +28,10 @@ from routekeeper.bench.group import Unhealthy
 from routekeeper.bench.ports import HOST, free_ports
 from routekeeper.bench.processes import Process
 from routekeeper.bench.recorder import short_remark
-from routekeeper.bench.scale.distance import FAILOVER_S, lone_changes_ms, probes
+from routekeeper.bench.scale.distance import lone_changes_ms, probes
 from routekeeper.bench.scale.groups import TIMERS, ScaleGroup
 from routekeeper.bench.scale.others import counting_others
-from routekeeper.bench.scale.points import PERIOD_S, ROUNDS, Point, tried_s
+from routekeeper.bench.scale.points import FAILOVER_S, PERIOD_S, ROUNDS, Point, tried_s
 from routekeeper.bench.scale.probes import (
     FIRST_KEY,
     TRY_S,

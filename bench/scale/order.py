@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +31,11 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     commit: str
     started_at: str
     limit_s: float = SERIES_S
+
+
+def commits(order: Order, rows: Sequence[Row]) -> list[str]:
+    """Return the commits with which a series was measured, in the order of the measurements."""
+    return list(dict.fromkeys(row.commit or order.commit for row in rows)) or [order.commit]
 
 
 def begin(folder: Path, order: Order) -> None:

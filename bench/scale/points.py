@@ -71,6 +71,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         failed: Text of the design's failure at this point; None if the design did not fail.
         left_out: Reason why the point was not measured; None if it was measured.
         load: Load average of the machine before the measurement.
+        commit: Commit of the program that measured; None in rows of older programs, which measured with the
+            commit of the series' begin.
     """
 
     point: Point
@@ -82,6 +84,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     figures: dict[str, float] = {}
     failed: str | None = None
     left_out: str | None = None
+    commit: str | None = None
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +114,11 @@ AWAY_S: Final = 120.0
 #: leader.
 TRIED_S: Final = 12.0
 TRIED_WITHOUT_MAJORITY_S: Final = 8.0
+#: Longest wait in seconds for a change after the leader was killed. It must be above 10 s: with the timers of
+#: ZooKeeper's example configuration, a follower waits 10 s for a silent leader.
+FAILOVER_S: Final = 40.0
+#: Longest wait in seconds until every server shows a change.
+SHOWN_S: Final = 20.0
 
 
 def points_of(part: Part, *, links: LinkKind, small: bool = False) -> list[Point]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
+from routekeeper.bench.scale.points import SHOWN_S
 from routekeeper.bench.storm.blocking import Blocking
 from routekeeper.bench.wires.client import Kind
 from routekeeper.bench.wires.jute import JuteWire
@@ -30,7 +33,6 @@ AGAIN_S: Final = 0.005
 #: again. The longest pause is twice as long. A server that answers keeps its connection and is asked again
 #: after :data:`AGAIN_S`. Without the pause, many new connections would slow down the measured election.
 RECONNECT_S: Final = 0.1
-_SHOWN_S: Final = 20.0
 _READ_AGAIN_S: Final = 0.0003
 
 
@@ -165,27 +167,20 @@ def spread_of(writers: Sequence[Probe], readers: Sequence[Probe], number: int) -
     began = time.perf_counter()
 
     def write(probe: Probe) -> None:
-        probe.change(number)
-        found.acked.append(time.perf_counter() - began)
+        with contextlib.suppress(OSError, WireError):  # then a server may never show the change
+            probe.change(number)
+            found.acked.append(time.perf_counter() - began)
 
     def read(index: int, probe: Probe) -> None:
-        while time.perf_counter() - began < _SHOWN_S:
-            if probe.shows(number):
-                found.seen[index] = time.perf_counter() - began
-                return
+        while time.perf_counter() - began < SHOWN_S:
+            with contextlib.suppress(OSError, WireError):
+                if probe.shows(number):
+                    found.seen[index] = time.perf_counter() - began
+                    return
             time.sleep(_READ_AGAIN_S)
 
-    def quietly(call: Callable[[], None]) -> Callable[[], None]:
-        def run() -> None:
-            try:
-                call()
-            except (OSError, WireError):
-                pass  # the result then has no time of this server
-
-        return run
-
-    calls: list[Callable[[], None]] = [quietly(lambda probe=probe: write(probe)) for probe in writers]  # type: ignore[misc]
-    calls += [quietly(lambda at=at, probe=probe: read(at, probe)) for at, probe in enumerate(readers)]  # type: ignore[misc]
+    calls = [partial(write, probe) for probe in writers]
+    calls += [partial(read, index, probe) for index, probe in enumerate(readers)]
     at_once(calls)
     return found
 

@@ -16,7 +16,7 @@ from routekeeper.bench.files import write_at_once
 from routekeeper.bench.scale import drawing
 from routekeeper.bench.scale.curves import NAMES, Answer, answers_of
 from routekeeper.bench.scale.drawing import picture
-from routekeeper.bench.scale.order import Order
+from routekeeper.bench.scale.order import Order, commits
 from routekeeper.bench.scale.others import OTHERS
 from routekeeper.bench.scale.points import PARTS, TRIED_S, TRIED_WITHOUT_MAJORITY_S, Part, Row
 from routekeeper.bench.scale.tables import tables_of
@@ -80,8 +80,10 @@ def _about(order: Order, rows: Sequence[Row]) -> str:
     minutes = sum(row.seconds for row in rows) / 60
     small = " A trial with tiny sizes: its figures say nothing about real ones." if order.small else ""
     links = f" {_LINKS[order.links]}" if order.part == "distance" else ""
+    measured_by = commits(order, rows)
+    program = f"{'commit' if len(measured_by) == 1 else 'commits'} {' and '.join(measured_by)}"
     return (
-        f"{order.started_at[:10]}, commit {order.commit}, {order.machine.cpu}, {order.machine.cores} cores; "
+        f"{order.started_at[:10]}, {program}, {order.machine.cpu}, {order.machine.cores} cores; "
         f"{len(measured)} measurements in {minutes:.0f} minutes{busy}.{links}{small}"
     )
 

@@ -145,6 +145,7 @@ class Series:
             links=self.order.links,
             seconds=round(seconds, 3),
             load=round(load, 2),
+            commit=commit(),
             **outcome,
         )
         add_row(self.folder, row)

@@ -12,8 +12,8 @@ from operator import attrgetter
 from typing import Final
 
 from routekeeper.bench.runfolder import Arm
-from routekeeper.bench.scale.curves import NAMES, written
-from routekeeper.bench.scale.points import PERIOD_S, Part, Point, Row, tried_s
+from routekeeper.bench.scale.curves import NAMES, rounds_written, written
+from routekeeper.bench.scale.points import FAILOVER_S, PERIOD_S, SHOWN_S, Part, Point, Row, tried_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,7 @@ class _Line:
         chosen: Function that returns True if the table has a row for a point.
         plan: Range of values that follow from the plan, in the figure's unit. If the values of all rounds lie
             in this range, the cell says so, because such values tell nothing about the design.
+        within_s: Seconds after which the harness ends the wait for this event; see :class:`Question`.
     """
 
     text: str = ""
@@ -41,6 +42,7 @@ class _Line:
     unit: str
     chosen: Callable[[Point], bool]
     plan: tuple[float, float] | None = None
+    within_s: float | None = None
 
 
 #: Range of the time until the last broker is back, if the brokers' return is spread over a period. Eleven
@@ -69,10 +71,22 @@ def _table(title: str, lines: Sequence[_Line], rows: Sequence[Row]) -> Table:
         for point in sorted(
             points.values(), key=lambda point: (point.brokers, point.topics, point.clients, point.servers)
         ):
-            cells = [_cell(rows, point, design, line.key, line.unit, line.plan) for design in designs]
+            cells = [_cell_of(line, rows, point, design) for design in designs]
             if any(cells):
                 found.append([line.text or point.name, *(cell or "-" for cell in cells)])
     return Table(title=title, heads=["", *(NAMES[design] for design in designs)], rows=found)
+
+
+def _cell_of(line: _Line, rows: Sequence[Row], point: Point, design: str) -> str:
+    """Return a cell of :func:`_table`; it says in how many rounds the event did not happen in time."""
+    cell = _cell(rows, point, design, line.key, line.unit, line.plan)
+    measured = [row for row in rows if row.point.name == point.name and row.design == design]
+    measured = [row for row in measured if row.failed is None and row.left_out is None]
+    missing = sum(line.key not in row.figures for row in measured)
+    if line.within_s is None or not missing:
+        return cell
+    none = f"not within {line.within_s:g} s in {missing} of {rounds_written(len(measured))}"
+    return f"{cell}; {none}" if cell else none
 
 
 def _cell(
@@ -176,13 +190,19 @@ _SLOW: Final = (
     ("a change at a follower, its own disk is slow", "slow_follower_change_follower_ms"),
 )
 _LOSSY: Final = (
-    ("a lone change at the leader (in independent mode at one server)", "change_leader_ms", "ms"),
-    ("a lone change at a follower (in independent mode at another server)", "change_follower_ms", "ms"),
-    ("every server shows a change after", "everywhere_ms", "ms"),
+    ("a lone change at the leader (in independent mode at one server)", "change_leader_ms", "ms", None),
+    (
+        "a lone change at a follower (in independent mode at another server)",
+        "change_follower_ms",
+        "ms",
+        None,
+    ),
+    ("every server shows a change after", "everywhere_ms", "ms", SHOWN_S),
     (
         "the leader (in independent mode one server) is killed: the next change is accepted after",
         "failover_s",
         "s",
+        FAILOVER_S,
     ),
 )
 _TABLES: Final[dict[Part, list[tuple[str, list[_Line]]]]] = {
@@ -219,7 +239,10 @@ _TABLES: Final[dict[Part, list[tuple[str, list[_Line]]]]] = {
         ),
         (
             "1 % of the packets between servers are lost, the round trip takes 5 ms",
-            [_Line(text=text, key=key, unit=unit, chosen=_lossy) for text, key, unit in _LOSSY],
+            [
+                _Line(text=text, key=key, unit=unit, chosen=_lossy, within_s=within_s)
+                for text, key, unit, within_s in _LOSSY
+            ],
         ),
     ],
     "number": [

@@ -4,9 +4,9 @@ The process reads JSON from standard input: a :class:`Plan`, and then one :class
 answers each command with one line of JSON, and ends when its standard input ends.
 
 A broker has a connection to each nameserver, or one session with one ZooKeeper server. If it loses a
-connection, it connects again as soon as the server accepts a connection. It sends a registration again if the
-server refused it, or if the outcome is unknown. Each registration and each lost connection is a row of the
-result.
+connection, it connects again after a pause, as soon as the server accepts a connection. It sends a
+registration again if the server refused it, or if the outcome is unknown. Each registration and each lost
+connection is a row of the result.
 
 The process also measures the pauses of its own event loop, because such a pause looks like a delay of a
 server.
@@ -49,9 +49,9 @@ from routekeeper.remoting.route import DataVersion
 #: registerBrokerTimeoutMills.
 ANSWER_S: Final = 24.0
 #: Pause in seconds after a refusal. It is also the pause after a lost connection, unless
-#: :meth:`Brokers.returning` sets another pause. A real broker would wait longer, for its next period (30 s).
-#: So after a failed registration, the measured times are shorter than with real brokers. Therefore the result
-#: also has the number of failed registrations.
+#: :meth:`Brokers.returning` spreads the return of the brokers. A real broker would wait longer, for its next
+#: period (30 s). So after a failed registration, the measured times are shorter than with real brokers.
+#: Therefore the result also has the number of failed registrations.
 AGAIN_S: Final = 1.0
 CONNECT_AGAIN_S: Final = 0.1
 CONNECT_S: Final = 10.0
@@ -191,18 +191,24 @@ class Lane(abc.ABC):
 
     async def _connect(self) -> None:
         host, _, port = self.given.plan.servers[self.server].rpartition(":")
-        self._lost.clear()
         loop = asyncio.get_running_loop()
-        client: Client[Any]
-        _, client = await asyncio.wait_for(
-            loop.create_connection(lambda: Client(self.wire(), self.answered, self._gone), host, int(port)),
-            CONNECT_S,
-        )
-        await asyncio.wait_for(client.ready, CONNECT_S)
-        self.client = client
+        connecting = loop.create_connection(self._new_client, host, int(port))
+        _, client = await asyncio.wait_for(connecting, CONNECT_S)
+        try:
+            await asyncio.wait_for(client.ready, CONNECT_S)
+        except TimeoutError:
+            client.abort()
+            raise
         self.connected.set()
 
+    def _new_client(self) -> Client[Any]:
+        self._lost.clear()
+        self.client = Client(self.wire(), self.answered, self._gone)
+        return self.client
+
     def _gone(self, client: Client[Any], reason: str) -> None:
+        if client is not self.client:
+            return  # the end of an abandoned connection is no loss of the present one
         self._lost.set()
         self.connected.clear()
         self.finish("lost")
@@ -246,7 +252,7 @@ class Lane(abc.ABC):
     def leave(self) -> None:
         self.over = True
         self.listed.clear()
-        if self.client is not None:
+        if self.client is not None and self.connected.is_set():
             self.part(self.client)
 
 
@@ -355,13 +361,13 @@ class Brokers:
         self.lanes: list[Lane] = [lane for key in range(plan.brokers) for lane in self._lanes_of(key)]
         self.resident: list[Lane] = self._lanes_of(plan.brokers) if plan.resident else []
         self._tasks: list[asyncio.Task[None]] = []
-        self._spread_s: float | None = None
+        self._spread_s = 0.0
         self._changed: list[Topics] = []
         self._changes = 0
 
     def back_after_s(self, broker: int) -> float:
         """Return the seconds after which a broker that has lost its connection connects again."""
-        if self._spread_s is None:
+        if not self._spread_s:
             return AGAIN_S
         return self._spread_s * broker / (self.plan.brokers + self.plan.resident)
 
@@ -443,7 +449,11 @@ class Brokers:
         return {"repeated": turn}
 
     async def returning(self, command: Command) -> dict[str, Any]:
-        """From now on, spread the return of brokers that lose their connection evenly over some seconds."""
+        """From now on, spread the return of brokers that lose their connection evenly over some seconds.
+
+        With 0 seconds, each broker returns after :data:`AGAIN_S`. A broker that returned at once would reach
+        a dying server, whose listener still accepts connections for some milliseconds.
+        """
         self._spread_s = command.seconds
         return {}
 

@@ -21,7 +21,7 @@ import msgspec
 from routekeeper.bench.arms.layout import topic_child, topic_path
 from routekeeper.bench.figures import percentile
 from routekeeper.bench.group import Group, Unhealthy, cpu_s, heap_kept, largest_memory_mb, log_tails
-from routekeeper.bench.processes import sample_machine, sample_process
+from routekeeper.bench.processes import ClusterError, sample_machine, sample_process
 from routekeeper.bench.storm import brokers, bystander
 from routekeeper.bench.storm.blocking import make_nodes
 from routekeeper.bench.storm.brokers import RESIDENT_TOPICS
@@ -70,7 +70,7 @@ class Child:
 
     def tell(self, line: bytes) -> None:
         assert self._process.stdin is not None
-        # Ignore this error, which means that the process has ended: hear() will raise Unhealthy.
+        # Ignore this error, which means that the process has ended: hear() will raise ClusterError.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(line + b"\n")
             self._process.stdin.flush()
@@ -79,12 +79,12 @@ class Child:
         """Return the next answer of the process.
 
         Raises:
-            Unhealthy: If the process has ended.
+            ClusterError: If the process has ended, because it is a part of the harness and not of a design.
         """
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise Unhealthy(f"{self._module} ended with {self._process.wait()}")
+            raise ClusterError(f"{self._module} ended with {self._process.wait()}")
         return json.loads(line)
 
     def ask(self, line: bytes) -> Any:
@@ -170,7 +170,8 @@ class Life:
         """Kill all servers and start them again; the brokers connect and register again by themselves.
 
         Args:
-            spread_s: Seconds after the kill over which the brokers' return is evenly spread; 0 for no spread.
+            spread_s: Seconds after the kill over which the brokers' return is evenly spread; 0 if all return
+                at the same time, :data:`brokers.AGAIN_S` after the kill.
         """
         self.returning(spread_s)
         phase = "restart-spread" if spread_s else "restart"

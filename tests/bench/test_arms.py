@@ -142,6 +142,7 @@ def test_a_profile_may_be_a_file_of_ones_own(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     "beside",
     [
+        ["--out", "out"],
         ["--seed", "0"],
         ["--blocks", "2"],
         ["--profile", "compare"],

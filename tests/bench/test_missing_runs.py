@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -10,9 +11,12 @@ import pytest
 
 from routekeeper.bench import compare
 from routekeeper.bench.__main__ import main
+from routekeeper.bench.cluster import Cluster
 from routekeeper.bench.plan import load_plan
-from routekeeper.bench.runfolder import Arm
+from routekeeper.bench.processes import ClusterError
+from routekeeper.bench.runfolder import Arm, read_manifest
 from routekeeper.bench.schedule import Comparison, blocks_of
+from routekeeper.bench.session import Session
 from tests.bench.report.planted import PlantedRun
 
 
@@ -78,3 +82,24 @@ def test_complete_comparison_is_a_success(
     assert main(["compare", "--resume", str(out)]) == 0
     assert "all runs are done; the report follows" in capsys.readouterr().err
     assert report.exists()
+
+
+class NeverStarts(Cluster):
+    """A cluster whose start fails because of the harness."""
+
+    def start(self) -> None:
+        raise ClusterError("the load generator did not start")
+
+
+def test_void_attempts_of_a_resumed_comparison_do_not_replace_earlier_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "Session", partial(Session, make_cluster=NeverStarts))
+    plan = load_plan("smoke")
+    plan = msgspec.structs.replace(plan, arms=["independent"], scenarios=plan.scenarios[:1])
+    out = tmp_path / "out"
+    compare.begin(out, Comparison(profile="smoke", plan=plan, seed=4, command=["mqbench"]))
+    for invocation in (1, 2):
+        assert compare.make_runs(out, compare.load(out)) == []
+        attempts = sorted(read_manifest(path.parent).attempt for path in out.rglob("void/**/manifest.json"))
+        assert attempts == list(range(1, 1 + 3 * invocation))

@@ -16,6 +16,10 @@ from routekeeper.bench.__main__ import main
         (["--part", "size", "--designs", "raft,etcd"], "--designs: 'etcd', allowed are independent, raft, "),
         (["--part", "size", "--links", "kernel"], "--links beside --part size: only the part distance "),
         (["--resume", "x", "--seed", "3"], "--seed beside --resume x: that series keeps its settings"),
+        (["--report", "x", "--seed", "0"], "--seed beside --report x: that series keeps its settings"),
+        (["--resume", "x", "--small"], "--small beside --resume x: that series keeps its settings"),
+        (["--resume", "x", "--out", "y"], "--out beside --resume x: that series keeps its folder"),
+        (["--report", "x", "--out", "y"], "--out beside --report x: that series keeps its folder"),
     ],
     ids=[
         "two orders",
@@ -24,6 +28,10 @@ from routekeeper.bench.__main__ import main
         "unknown design",
         "no links",
         "seed of another",
+        "seed 0",
+        "size of another",
+        "other folder for measurements",
+        "other folder for the page",
     ],
 )
 def test_bad_command_line_is_refused_in_one_line(

@@ -33,7 +33,10 @@ from routekeeper.bench.scale.report import page_of, write_report
 from routekeeper.bench.scale.tables import tables_of
 
 STORM = next(question for question in QUESTIONS if question.name == "storm-over-topics")
+FAILOVER = next(question for question in QUESTIONS if question.name == "failover-over-distance")
 CHANGE = next(question for question in QUESTIONS if question.name == "change-leader-over-distance")
+
+PUBLISHED = Path(__file__).parents[2] / "docs" / "results" / "full"
 
 
 def storm(topics: int, *, brokers: int = 10) -> Point:
@@ -166,6 +169,46 @@ def test_distance_says_of_each_two_designs_whether_one_is_lower() -> None:
         "ZooKeeper: 4 ms at a round trip of 0 ms, 34 ms at a round trip of 20 ms; +1.50 ms for each ms more.",
         # no sentence compares independent mode, because its servers have no links to each other
         "Raft mode is below ZooKeeper at every distance.",
+    ]
+
+
+def test_failover_that_never_happens_counts_against_the_design() -> None:
+    """Remove raft mode's failover at 20 ms from two of three published rounds, as if it had not happened."""
+
+    def broken(each: Row) -> Row:
+        if (each.design, each.point.name) != ("raft", "round trip 20 ms") or each.round == 1:
+            return each
+        return msgspec.structs.replace(
+            each, figures={name: value for name, value in each.figures.items() if name != "failover_s"}
+        )
+
+    rows = read_rows(PUBLISHED / "distance")
+    before = sentences_of(FAILOVER, curves_of(FAILOVER, rows))
+    assert "Raft mode is below ZooKeeper at every distance." in before
+    curves = curves_of(FAILOVER, [broken(each) for each in rows])
+    after = sentences_of(FAILOVER, curves)
+    assert "Raft mode: not within 40 s in 2 of 3 rounds at a round trip of 20 ms." in after
+    assert not any("at every distance" in sentence for sentence in after)
+    (raft,) = (curve for curve in curves if curve.design == "raft")
+    assert [dot.x for dot in raft.dots if math.isnan(dot.median)] == [20.0], "most rounds have no figure"
+    assert not any(20.0 in (crossing.before.x, crossing.after.x) for crossing in crossings(curves))
+
+
+def test_table_says_in_how_many_rounds_a_failover_did_not_happen() -> None:
+    point = far(5.0, loss=0.01)
+    rows = [row(point, "raft", 1, failover_s=0.5), row(point, "raft", 2), row(point, "zookeeper", 1)]
+    (table,) = tables_of("distance", rows)
+    assert table.rows == [
+        [
+            "every server shows a change after",
+            "not within 20 s in 2 of 2 rounds",
+            "not within 20 s in 1 of 1 round",
+        ],
+        [
+            "the leader (in independent mode one server) is killed: the next change is accepted after",
+            "500 ms; not within 40 s in 1 of 2 rounds",
+            "not within 40 s in 1 of 1 round",
+        ],
     ]
 
 
@@ -383,6 +426,14 @@ def test_page_says_how_much_other_programs_used_where_the_rows_have_it() -> None
     assert said in page_of([(order("number"), rows)])
     without = [row(several(3), "raft", down_1_change_s=0.6)]
     assert "other programs used" not in page_of([(order("number"), without)])
+
+
+def test_page_names_all_commits_with_which_a_series_was_measured() -> None:
+    begun = row(several(3), "raft", down_1_change_s=0.6)
+    resumed = msgspec.structs.replace(begun, round=2, commit="def")
+    assert "2026-11-26, commits abc and def, a &lt;CPU&gt;" in page_of([(order("number"), [begun, resumed])])
+    assert "2026-11-26, commit abc, a &lt;CPU&gt;" in page_of([(order("number"), [begun])])
+    assert "2026-11-26, commit def, a &lt;CPU&gt;" in page_of([(order("number"), [resumed])])
 
 
 def test_titles_of_the_part_distance_are_true_of_independent_mode_which_has_no_leader() -> None:

@@ -10,8 +10,12 @@ import threading
 import time
 from collections.abc import Iterator
 
+import pytest
+
+from routekeeper.bench.scale import probes
+from routekeeper.bench.scale.distance import spread_figures
 from routekeeper.bench.scale.number import ANSWER_S, PatientReader
-from routekeeper.bench.scale.probes import FIRST_KEY, Probe, Trying, first_change_s
+from routekeeper.bench.scale.probes import FIRST_KEY, Probe, Shown, Trying, first_change_s, spread_of
 
 TRIED_S = 0.7
 
@@ -99,3 +103,21 @@ def test_restart_that_leaves_no_leader_meets_few_new_sessions() -> None:
         time.sleep(TRIED_S)
         trying.stop()
         assert 1 <= server.connections - of_reader <= connections_max(began)
+
+
+def test_reader_that_is_refused_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "SHOWN_S", 2.0)
+    with peer(Refusing) as server:
+        reader = Probe("remoting", server.addr, FIRST_KEY)
+        assert spread_of([], [reader], 1).seen == {}
+        reader.close()
+        assert server.requests > 1
+
+
+def test_change_that_a_server_does_not_show_counts_as_longer_than_all_others() -> None:
+    shown = [Shown(seen={0: 0.010, 1: 0.012}), Shown(seen={0: 0.020, 1: 0.024}), Shown(seen={0: 0.001})]
+    assert spread_figures(shown, servers=2) == {
+        "everywhere_ms": pytest.approx(24.0),
+        "old_ms": pytest.approx(4.0),
+    }
+    assert spread_figures([*shown, Shown(), Shown()], servers=2) == {}

@@ -15,10 +15,12 @@ from routekeeper.bench.processes import ArmLost, ClusterError
 from routekeeper.bench.runfolder import Arm
 from routekeeper.bench.scale import series as measuring
 from routekeeper.bench.scale.groups import ScaleGroup
-from routekeeper.bench.scale.order import begin, read_rows
-from routekeeper.bench.scale.points import Part, Point
+from routekeeper.bench.scale.order import add_row, begin, read_rows
+from routekeeper.bench.scale.points import Part, Point, Row
 from routekeeper.bench.scale.series import Series, order_of
 from routekeeper.bench.scale.size import herd
+from routekeeper.bench.storm import brokers
+from routekeeper.bench.storm.life import Child
 from routekeeper.bench.wires.wire import WireError
 
 
@@ -47,6 +49,14 @@ def series_in(folder: Path, part: Part, designs: list[Arm], said: Callable[[str]
 )
 def test_errors_of_servers_count_for_the_design_and_others_do_not(error: Exception, of_design: bool) -> None:
     assert measuring.is_of_design(error) == of_design
+
+
+def test_process_of_the_brokers_that_ends_is_no_failure_of_a_design(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    plan = brokers.Plan(kind="remoting", servers=[], brokers=0, topics=0)
+    with Child(brokers.__name__, plan) as child, pytest.raises(Exception, match="ended with 1") as caught:
+        child.hear()
+    assert not measuring.is_of_design(caught.value)
 
 
 def test_process_of_the_clients_that_ends_early_is_no_failure_of_a_design(
@@ -79,6 +89,26 @@ def test_full_disk_is_no_failure_of_a_design_and_the_series_can_be_resumed(
     (row,) = read_rows(folder)
     assert row.failed is not None
     assert row.failed.startswith("ArmLost: nameserver-")
+
+
+def test_resume_with_another_commit_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    series = series_in(tmp_path, "size", ["independent"])
+    first = Row(
+        point=series.points[0],
+        design="independent",
+        round=1,
+        links="none",
+        seconds=1.0,
+        load=0.5,
+        commit="abc",
+    )
+    add_row(tmp_path, first)
+    (tmp_path / "events").touch()  # a file in the place of a folder refuses every write, as a full disk does
+    assert main(["scale", "--resume", str(tmp_path)]) == 1
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "WARNING" in line]
+    assert [line.partition(", the next ones of ")[0] for line in warnings] == [
+        "mqbench: WARNING: the rows are of commit abc"
+    ]
 
 
 def test_row_that_cannot_be_written_ends_the_series_with_the_command_that_resumes_it(

@@ -32,10 +32,14 @@ from routekeeper.bench.micro.storm.servers import DESIGNS, HEAP_MB, Design, fact
 from routekeeper.bench.micro.trees import program_of
 from routekeeper.bench.processes import ClusterError
 from routekeeper.bench.storm.life import load_now
+from routekeeper.bench.wires.wire import WireError
 
 BROKERS_MAX: Final = 300
 TOPICS_MAX: Final = 80_000
 REST_MIN_S: Final = 5.0
+#: Errors of the design's servers. ``ConnectionError`` and ``TimeoutError`` are an ``OSError``, too, but any
+#: other ``OSError`` is one of the harness or of the machine.
+OF_DESIGN: Final = (Unhealthy, WireError, ConnectionError, TimeoutError)
 
 
 class Bench:
@@ -88,15 +92,17 @@ class Bench:
             try:
                 self._live(column, group, repetition)
             except Missing as error:
-                self._fail(column, group, f"left out: {error}")
-            except (Unhealthy, ClusterError, OSError) as error:
-                self._fail(column, group, str(error))
+                self._fail(column, group, "not measured (missing program)", error)
+            except OF_DESIGN as error:
+                self._fail(column, group, "failed", error)
+            except (ClusterError, OSError) as error:
+                self._fail(column, group, "not measured (harness)", error)
 
-    def _fail(self, column: str, group: list[Row], reason: str) -> None:
-        self.failures.append(f"{', '.join(group)}, {column}: {reason}")
+    def _fail(self, column: str, group: list[Row], outcome: str, error: Exception) -> None:
+        self.failures.append(f"{', '.join(group)}, {column}: {outcome}: {error}")
         print(f"FAILED {self.failures[-1]}", flush=True)
         for row in group:
-            self.why_not.setdefault(f"{row} {column}", "failed")
+            self.why_not.setdefault(f"{row} {column}", outcome)
 
     def _live(self, column: str, group: list[Row], repetition: int) -> None:
         """Start a design's servers, make the measurements in ``group``, and stop the servers."""
@@ -177,7 +183,7 @@ class Bench:
             f"- Registrations {bodies}. Repetitions: {self.arguments.repeat}.",
             f"- Command: `python -m routekeeper.bench.micro.storm {' '.join(sys.argv[1:])}`".rstrip(),
         ]
-        found += [f"- Failed: {failure.splitlines()[0]}" for failure in self.failures]
+        found += [f"- Without a result: {failure.splitlines()[0]}" for failure in self.failures]
         return "\n".join(found) + "\n"
 
 

@@ -39,7 +39,7 @@ def row(step: Step, *, design: Design = "raft", minutes: float = 1.0, **values: 
 
     Three servers share this CPU time.
     """
-    happened = {
+    happened: dict[str, Any] = {
         "registrations": step.brokers * step.topics if step.comes_back else 0,
         "changes": round(step.changes * minutes * 60),
         "newcomers": round(step.newcomers * minutes * 60),

@@ -143,6 +143,11 @@ def test_a_trial_run_is_said_to_be_one(tmp_path: Path, capsys: pytest.CaptureFix
             id="both",
         ),
         pytest.param(
+            ["advise", "out", "--partition-lasts-s", "60"],
+            "with a report's folder, leave all other flags out",
+            id="length of a partition",
+        ),
+        pytest.param(
             ["advise", "--from", "no-such-file", *(w for pair in NUMBERS.items() for w in pair)],
             "--from no-such-file: no result of mqbench costs",
             id="no file",

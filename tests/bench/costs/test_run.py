@@ -106,6 +106,14 @@ def test_quick_costs_measure_each_unit_and_go_on_after_an_interrupt(tmp_path: Pa
         pytest.param(
             ["--resume", "nowhere"], "--resume nowhere: no run of costs was begun there", id="folder"
         ),
+        pytest.param(
+            ["--resume", "x", "--out", "y"], "or --out beside --resume x: a resumed run", id="other folder"
+        ),
+        pytest.param(
+            ["--resume", "x", "--designs", "independent,raft,zookeeper"],
+            "--designs or --out beside --resume x: a resumed run",
+            id="all designs",
+        ),
     ],
 )
 @pytest.mark.slow

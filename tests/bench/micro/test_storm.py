@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from kazoo.protocol.serialization import write_buffer as text
 
+from routekeeper.bench.group import Missing, Unhealthy
+from routekeeper.bench.micro.storm import __main__ as program
 from routekeeper.bench.micro.storm.__main__ import arguments_of
 from routekeeper.bench.micro.storm.expected import seconds
 from routekeeper.bench.micro.storm.rows import ROWS, Sizes, table
+from routekeeper.bench.processes import ClusterError
 from routekeeper.bench.storm.bystander import Sample
 from routekeeper.bench.storm.frames import broker_name, make_topics, register_frame, topic_name
 from routekeeper.bench.storm.life import waits
@@ -225,3 +228,31 @@ def test_other_checkout_stands_beside_this_one_for_our_designs(tmp_path: Path) -
 
     words = ["--designs", "independent,rocketmq", "--against", str(THIS), "--out", str(tmp_path)]
     assert list(Bench(arguments_of(words)).makers) == ["independent", f"independent, {THIS.name}", "rocketmq"]
+
+
+@pytest.mark.parametrize(
+    ("error", "cell"),
+    [
+        (Unhealthy("not within 300 s"), "failed"),
+        (ConnectionResetError(104, "Connection reset by peer"), "failed"),
+        (WireError("the session has expired"), "failed"),
+        (ClusterError("routekeeper.bench.storm.brokers ended with 1"), "not measured (harness)"),
+        (OSError(28, "No space left on device"), "not measured (harness)"),
+        (Missing("rocketmq needs Maven"), "not measured (missing program)"),
+    ],
+    ids=lambda each: type(each).__name__ if isinstance(each, Exception) else each,
+)
+def test_only_an_error_of_the_servers_is_a_failure_in_the_table(
+    error: Exception, cell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def life_of(*_: object, **__: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(program, "life_of", life_of)
+    words = ["--designs", "raft", "--rows", "leave", "--out", str(tmp_path)]
+    bench = program.Bench(arguments_of(words))
+    bench.run()
+    rows = [line for line in bench.report().splitlines() if line.startswith("| 100 x 10,000 leave")]
+    assert rows
+    assert all(f"| {cell} |" in line for line in rows)
+    assert len(bench.failures) == 1

@@ -61,7 +61,7 @@ def test_samples_are_taken_before_and_after_what_is_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spread_s", "after_s"), [(None, [AGAIN_S] * 3), (0.0, [0.0] * 3), (30.0, [0, 10, 20])]
+    ("spread_s", "after_s"), [(None, [AGAIN_S] * 3), (0.0, [AGAIN_S] * 3), (30.0, [0, 10, 20])]
 )
 def test_brokers_come_back_when_the_row_says(spread_s: float | None, after_s: list[float]) -> None:
     async def body() -> list[float]:
