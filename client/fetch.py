@@ -194,12 +194,11 @@ def _refusal(error: urllib.error.HTTPError, fetch: Fetch) -> bytes:
 
 
 def _silent_end(url: str) -> str:
-    scheme, _, rest = url.partition("://")
     words = "it closed the connection without an answer"
-    if scheme == "https":
+    if url.startswith("https://"):
         return words
     # A port with TLS ends a connection in this way if the client speaks plain HTTP.
-    return f"{words}; if it serves HTTPS, write https://{rest.partition('/')[0]} and give --tls-ca FILE"
+    return f"{words}; if it serves HTTPS, begin its address with https://"
 
 
 def _too_slow(fetch: Fetch) -> TimeoutError:

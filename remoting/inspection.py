@@ -12,7 +12,7 @@ from typing import Self
 import orjson
 
 from routekeeper.remoting.bodies import MessageQueue, SubscriptionData, queue_keyed, read_queue_offsets
-from routekeeper.remoting.lenient import ANSWER, as_object, loads
+from routekeeper.remoting.lenient import ANSWER, Limits, as_object, loads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +25,8 @@ class ConsumerStatus:
         return b'{"consumerTable":{},"messageQueueTable":' + queue_keyed(self.offsets) + b"}"
 
     @classmethod
-    def decode(cls, body: bytes) -> Self:
-        members = as_object(loads(body, ANSWER), "consumer status")
+    def decode(cls, body: bytes, limits: Limits = ANSWER) -> Self:
+        members = as_object(loads(body, limits), "consumer status")
         return cls(offsets=read_queue_offsets(members.get("messageQueueTable")))
 
 

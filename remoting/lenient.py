@@ -2,9 +2,9 @@
 
 The bodies of RocketMQ are not quite JSON. In a map with numbers as keys, the keys have no quotes
 (``{0:"a"}``). In a map with queues as keys, each key is an object (``{{"topic":"T"}:1}``). This module puts
-such keys in quotes, which makes the text standard JSON. In answers, strings may also contain raw control
-characters and halves of surrogate pairs. fastjson also reads other forms (bare words, single quotes, empty
-members). No program sends these forms, so this module refuses them.
+such keys in quotes, which makes the text standard JSON. In answers, strings may also contain halves of
+surrogate pairs, and raw control characters above U+0002. fastjson also reads other forms (bare words, single
+quotes, empty members). No program sends these forms, so this module refuses them.
 
 Before it reads a text, this module checks the text's size, the number of its objects and arrays, and their
 nesting. The time for reading a text is proportional to its length. Compiled code does most of the work.
@@ -44,8 +44,8 @@ class Limits(NamedTuple):
             array for every 70 bytes.
         dialect_size: Largest size in bytes of a text that is no standard JSON.
         dialect_keys: Largest number of keys that are not in the form of standard JSON, in one text.
-        object_keys: True for answers: keys may be objects, and strings may be as in :func:`loads_raw`. No
-            request of RocketMQ has such keys or strings.
+        object_keys: True if keys may be objects. No request of RocketMQ has such keys.
+        raw_size: Largest size in bytes of a text whose strings are as in :func:`loads_raw`.
     """
 
     size: int
@@ -53,6 +53,7 @@ class Limits(NamedTuple):
     dialect_size: int
     dialect_keys: int
     object_keys: bool = False
+    raw_size: int = 0
 
 
 _KIB: Final = 1024
@@ -60,12 +61,18 @@ _MIB: Final = 1024 * 1024
 
 #: Limits of a text that any client may send to a server.
 REQUEST: Final = Limits(size=_MIB, containers=8 * _KIB, dialect_size=64 * _KIB, dialect_keys=_KIB)
-#: Limits of a server's answer to this process; the largest frame has the same size.
+#: Limits of a server's answer to this process; the largest frame has the same size. An answer with raw
+#: strings takes at most some 450 MiB of memory.
 ANSWER: Final = Limits(
-    size=16 * _MIB, containers=_MIB, dialect_size=16 * _MIB, dialect_keys=128 * _KIB, object_keys=True
+    size=16 * _MIB,
+    containers=_MIB,
+    dialect_size=16 * _MIB,
+    dialect_keys=128 * _KIB,
+    object_keys=True,
+    raw_size=4 * _MIB,
 )
-#: Largest answer in bytes that :func:`loads_raw` reads, so that it takes at most some 450 MiB of memory.
-_RAW_ANSWER_MAX: Final = 4 * _MIB
+#: Limits of an answer that a stranger may have sent to a server.
+STRANGERS_ANSWER: Final = ANSWER._replace(dialect_size=4 * _MIB, raw_size=0)
 #: Limits of a file that a broker has written.
 FILE: Final = Limits(size=1024 * _MIB, containers=64 * _MIB, dialect_size=1024 * _MIB, dialect_keys=64 * _MIB)
 
@@ -103,7 +110,7 @@ def loads(text: bytes | str, limits: Limits = REQUEST) -> Any:
         return orjson.loads(standard)
     except orjson.JSONDecodeError as error:
         fault = error.msg
-    if limits.object_keys and len(standard) <= _RAW_ANSWER_MAX:
+    if len(standard) <= limits.raw_size:
         with suppress(ValueError):
             return loads_raw(standard.decode())
     raise RemoteProtocolError(f"JSON of {len(data)} bytes cannot be read: {fault}")

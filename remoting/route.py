@@ -22,6 +22,7 @@ from routekeeper.remoting.errors import RemoteProtocolError
 from routekeeper.remoting.lenient import (
     ANSWER,
     INT64_MAX,
+    Limits,
     as_int,
     as_object,
     as_text_map,
@@ -247,13 +248,13 @@ def encode_route(route: TopicRouteData, dialect: RouteDialect) -> bytes:
     return ("{" + ",".join(parts) + "}").encode()
 
 
-def decode_route(body: bytes) -> TopicRouteData:
+def decode_route(body: bytes, limits: Limits = ANSWER) -> TopicRouteData:
     """Decode a route body of either :class:`RouteDialect`.
 
     Raises:
         RemoteProtocolError: If the body is no route.
     """
-    members = as_object(loads(body, ANSWER), "route")
+    members = as_object(loads(body, limits), "route")
     mapping = members.get("topicQueueMappingByBroker")
     filters = members.get("filterServerTable")
     return TopicRouteData(
@@ -283,13 +284,13 @@ def encode_cluster_info(info: ClusterInfo) -> bytes:
     return f'{{"brokerAddrTable":{{{brokers}}},"clusterAddrTable":{{{clusters}}}}}'.encode()
 
 
-def decode_cluster_info(body: bytes) -> ClusterInfo:
+def decode_cluster_info(body: bytes, limits: Limits = ANSWER) -> ClusterInfo:
     """Decode the cluster table.
 
     Raises:
         RemoteProtocolError: If the body is no cluster table.
     """
-    members = as_object(loads(body, ANSWER), "cluster info")
+    members = as_object(loads(body, limits), "cluster info")
     brokers = as_object(members.get("brokerAddrTable") or {}, "brokerAddrTable")
     clusters = as_object(members.get("clusterAddrTable") or {}, "clusterAddrTable")
     return ClusterInfo(

@@ -46,6 +46,7 @@ from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemoteProtocolError
 from routekeeper.remoting.fields import ResetOffsetFields
 from routekeeper.remoting.inspection import ConsumerStatus
+from routekeeper.remoting.lenient import STRANGERS_ANSWER
 from routekeeper.remoting.names import GROUP_LENGTH_MAX
 
 #: First client version that understands requests 220 and 221. Source: MQVersion.V3_0_7_SNAPSHOT.
@@ -268,7 +269,7 @@ def _status_of_clients(asked: RemotingCommand, answers: Mapping[str, RemotingCom
         if answer.code != ResponseCode.SUCCESS:
             continue
         try:
-            table = ConsumerStatus.decode(answer.body).offsets
+            table = ConsumerStatus.decode(answer.body, STRANGERS_ANSWER).offsets
         except RemoteProtocolError as error:
             unreadable = error
         else:

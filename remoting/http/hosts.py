@@ -52,7 +52,10 @@ def host_fault(text: str) -> str:
         return ""
     host = _without_port((text.partition("://")[2] or text).partition("/")[0])
     write = f"; write {host}" if _is_host(host) else ""
-    return f"allowed are host names without scheme and port, separated by commas{write}"
+    return (
+        "allowed are IP addresses and host names of ASCII letters, digits, '.', '-' and '_', without scheme,"
+        f" port and wildcard, separated by commas{write}"
+    )
 
 
 def _is_host(text: str) -> bool:

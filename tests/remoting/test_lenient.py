@@ -162,6 +162,8 @@ def test_control_character_in_an_answer_makes_nothing_else_valid(value: bytes) -
     assert loads(b'{"a":"\n","b":1}', ANSWER) == {"a": "\n", "b": 1}
     with pytest.raises(RemoteProtocolError, match="cannot be read"):
         loads(b'{"a":"\n","b":%b}' % value, ANSWER)
+    with pytest.raises(RemoteProtocolError, match="has control characters"):
+        loads(b'{"a":"\x01"}', ANSWER)
 
 
 def test_object_keys_are_refused_in_requests() -> None:

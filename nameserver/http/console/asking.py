@@ -39,6 +39,7 @@ from routekeeper.remoting.addresses import (
 from routekeeper.remoting.codes import RequestCode, ResponseCode
 from routekeeper.remoting.command import RemotingCommand
 from routekeeper.remoting.errors import RemotingError
+from routekeeper.remoting.lenient import STRANGERS_ANSWER
 from routekeeper.remoting.logs import shortened
 from routekeeper.remoting.names import GROUP_TOPIC_LENGTH_MAX, fault_of
 from routekeeper.remoting.route import RouteDialect, decode_cluster_info, decode_route, encode_route
@@ -61,6 +62,8 @@ ANSWER_S: Final = 1.0
 OPEN_S: Final = 5.0
 #: Largest answer of a peer, in bytes. An answer with 2,000 brokers has some 600 KB.
 ANSWER_MAX: Final = 4 * 1024 * 1024
+#: Limits of the JSON in a peer's answer. A stranger may have named the peer, and this event loop reads it.
+PEER_LIMITS: Final = STRANGERS_ANSWER._replace(size=ANSWER_MAX, object_keys=False)
 #: Largest number of topics in the requests to peers during one round, no matter how many pages show topics.
 TOPICS_PER_ROUND: Final = 8
 #: Largest number of events kept for one peer; the oldest event is dropped first.
@@ -366,7 +369,7 @@ class Peers:
                     peer.told,
                     state="answered",
                     reason="",
-                    listing=listing_of(decode_cluster_info(answer.body)),
+                    listing=listing_of(decode_cluster_info(answer.body, PEER_LIMITS)),
                     at=self._loop.time(),
                 )
             peer.told = told
@@ -540,7 +543,7 @@ class Peers:
         route = None
         if answer.code != ResponseCode.TOPIC_NOT_EXIST:
             _check(answer)
-            decoded = decode_route(answer.body)
+            decoded = decode_route(answer.body, PEER_LIMITS)
             route = msgspec.json.decode(encode_route(decoded, RouteDialect.QUOTED), type=TopicRouteData)
         return OwnTopic(
             topic=topic,

@@ -22,9 +22,12 @@ from routekeeper.nameserver.http.console.addresses import (
     registers_from,
     why_not_asked,
 )
+from routekeeper.nameserver.http.console.asking import PEER_LIMITS
 from routekeeper.nameserver.http.console.picture import members_to_keep
 from routekeeper.nameserver.modes.timeline import EVENTS_PER_KIND, EventKind, GroupNotes, Timeline
 from routekeeper.nameserver.types import BrokerAddr, BrokerKey, ClusterName
+from routekeeper.remoting.errors import RemoteProtocolError
+from routekeeper.remoting.route import decode_cluster_info
 
 
 def broker(number: int, host: str = "") -> BrokerKey:
@@ -185,3 +188,12 @@ def test_group_notes_what_differs() -> None:
         ("leader", "b", 1),
         ("contact", "b", 1),
     ]
+
+
+def test_answer_of_a_peer_must_have_the_forms_that_nameservers_send() -> None:
+    """A stranger may have named the peer, and forms that only consumers send cost much more time to read."""
+    assert decode_cluster_info(b'{"brokerAddrTable":{},"clusterAddrTable":{"c":["b"]}}', PEER_LIMITS)
+    for body in (b'{"clusterAddrTable":{"c":["b\n"]}}', b'{"clusterAddrTable":{{"c":1}:["b"]}}'):
+        assert decode_cluster_info(body) is not None
+        with pytest.raises(RemoteProtocolError):
+            decode_cluster_info(body, PEER_LIMITS)

@@ -167,8 +167,8 @@ def test_allowed_host_that_no_request_can_have_is_refused(host: str, write: str)
     with pytest.raises(ConfigError) as caught:
         load_settings(file={"httpAllowedHosts": f"ns0, {host}"})
     assert str(caught.value) == (
-        f'--http-allowed-hosts "{host}": allowed are host names without scheme and port, separated by commas'
-        f"{write}"
+        f'--http-allowed-hosts "{host}": allowed are IP addresses and host names of ASCII letters, digits, '
+        f"'.', '-' and '_', without scheme, port and wildcard, separated by commas{write}"
     )
 
 
