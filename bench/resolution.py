@@ -15,7 +15,10 @@ unnoticed.
 """
 
 OBSERVE_EVERY_S: Final = 0.02
-"""Seconds between two readings of the routes that a server lists."""
+"""Pause in s between two readings of the routes that a server lists.
+
+The time between two readings is longer, because a reading takes time.
+"""
 
 _OBSERVED: Final = (
     *("left_by_nameservers_s", "back_by_nameservers_s", "given_up_s", "disagree_s", "agree_s"),
@@ -26,9 +29,9 @@ _RECOVERIES: Final = (
     *("newcomer_others_right_s", "announce_again_s", "announce_again_side_a_s", "announce_again_side_b_s"),
 )
 STEPS: Final = {**dict.fromkeys(_OBSERVED, OBSERVE_EVERY_S), "visible_ms_p50": 1000 * OBSERVE_EVERY_S}
-"""Maps a measure made from repeated readings to the time between two readings, in the measure's unit.
+"""Maps a measure made from repeated readings to the pause between two readings, in the measure's unit.
 
-Figures of such a measure are shown in whole steps of this time.
+Figures of such a measure are shown in whole steps of this pause.
 """
 
 RESOLUTION_S: Final = {

@@ -22,8 +22,8 @@ ANSWERS: Final = ("routed", "absent")
 """States in which an observer gives an answer. Without an answer, it cannot disagree with other observers."""
 
 
-_READING_NS: Final = round(OBSERVE_EVERY_S * 1_000_000_000)
-"""Time in ns between two readings of the routes that a server lists."""
+_PAUSE_NS: Final = round(OBSERVE_EVERY_S * 1_000_000_000)
+"""Pause in ns between two readings of the routes that a server lists."""
 
 LINGER_NS: Final = 60_000_000_000
 """Time in ns after a run's measured time, in which the run's last changes may still become visible."""
@@ -118,15 +118,12 @@ def left_out(spans: DataFrame, runs: DataFrame) -> DataFrame:
             - null if a span that listed the broker lasted beyond the window, or if no reading showed its end
     """
     dead = _targets(runs, "broker")
-    # at_latest_ns is the instant of the first reading without the view. The middle between still_ns and this
-    # instant is until_ns.
-    at_latest_ns = 2 * F.col("until_ns") - F.col("still_ns")
     listing = (
         spans.join(F.broadcast(dead), on="run", how="inner")
         .where(
             F.array_contains("brokers", F.col("target"))
             & (F.col("seen_ns") < F.coalesce("healed_ns", "until_fault_ns"))  # before the broker came back
-            & (at_latest_ns > F.col("begin_ns"))
+            & (_gone_ns() > F.col("begin_ns"))
         )
         .select(
             *("run", "fault", "observer", "index"),
@@ -143,6 +140,12 @@ def left_out(spans: DataFrame, runs: DataFrame) -> DataFrame:
         )
         .select("run", "fault", "observer", "index", "left_out_ns")
     )
+
+
+def _gone_ns() -> Column:
+    """Return the instant of the first reading without the view of a span."""
+    # until_ns is the middle between still_ns and this instant
+    return 2 * F.col("until_ns") - F.col("still_ns")
 
 
 def back(spans: DataFrame, runs: DataFrame) -> DataFrame:
@@ -252,7 +255,7 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
           fault did not end, the time counts from the start of the fault. Null if a disagreement lasted beyond
           the window. These disagreements do not count:
 
-            - a disagreement that lasted, within the window, for less than the time between two readings
+            - a disagreement that lasted, within the window, for less than the pause between two readings
             - a disagreement about queues that began after the fault had ended, and lasted for at most
               ``WAITED_NS`` within the window. The harness changes the queues all the time, and servers show
               a change at slightly different instants
@@ -272,6 +275,8 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
         "version",
         "seen_ns",
         "still_ns",
+        (F.col("seen_ns") - 2 * F.col("unsure_ns")).alias("unseen_ns"),
+        _gone_ns().alias("gone_ns"),
         F.explode(seconds).alias("second"),
     )
     left, right = answers.alias("left"), answers.alias("right")
@@ -297,10 +302,12 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
         ).alias("about"),
         seen.alias("seen_ns"),
         still.alias("still_ns"),
+        F.greatest("left.unseen_ns", "right.unseen_ns").alias("unseen_ns"),
+        F.least("left.gone_ns", "right.gone_ns").alias("gone_ns"),
     )
     over_ns = F.coalesce("healed_ns", "begin_ns")
     lasted_ns = F.least("agreed_ns", "until_fault_ns") - F.col("differed_ns")
-    counts = (lasted_ns >= _READING_NS) & (
+    counts = (lasted_ns >= _PAUSE_NS) & (
         (F.col("about") == "brokers") | (F.col("differed_ns") < over_ns) | (lasted_ns > WAITED_NS)
     )
     agree_ns = F.greatest(F.col("agreed_ns") - over_ns, F.lit(0).cast("bigint"))
@@ -322,15 +329,19 @@ def disagreements(spans: DataFrame, runs: DataFrame) -> DataFrame:
 def _episodes(differing: DataFrame) -> DataFrame:
     """Add the start and the end of a whole disagreement to each of its pieces.
 
-    If a topic changes while two servers disagree, the disagreement consists of several pieces. The time
-    between two pieces is at most the time between two readings.
+    If a topic changes while two servers disagree, the disagreement consists of several pieces. A piece
+    continues an earlier piece if the readings show no time in which neither of them can have lasted.
 
-    In:  rows with run, about, topic, seen_ns, still_ns.
+    In:  rows with run, about, topic, and four instants in ns:
+
+        - seen_ns, still_ns: first and last instant at which the servers certainly disagreed
+        - unseen_ns, gone_ns: earliest possible start and latest possible end of the piece
+
     Out: the same rows, with differed_ns long and agreed_ns long: start and end of the disagreement.
     """
-    in_order = Window.partitionBy("run", "about", "topic").orderBy("seen_ns", "still_ns")
-    before = F.max("still_ns").over(in_order.rowsBetween(Window.unboundedPreceding, -1))
-    is_new = F.coalesce(F.col("seen_ns") > before + _READING_NS, F.lit(True))
+    in_order = Window.partitionBy("run", "about", "topic").orderBy("unseen_ns", "gone_ns")
+    before = F.max("gone_ns").over(in_order.rowsBetween(Window.unboundedPreceding, -1))
+    is_new = F.coalesce(F.col("unseen_ns") > before, F.lit(True))
     episode = Window.partitionBy("run", "about", "topic", "episode")
     return (
         differing.withColumn("is_new", is_new.cast("int"))

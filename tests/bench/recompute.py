@@ -28,8 +28,8 @@ Key = tuple[str, str, str, str, int]
 SERIES = ("equal", "rest")
 """Names of the two series of runs that contain the headline measures. No scenario is in both series."""
 WAITED = 250_000_000
-READ_EVERY = 20_000_000
-"""Time in ns between two readings of the route lists that a server shows."""
+PAUSE = 20_000_000
+"""Pause in ns between two readings of the route lists that a server shows."""
 NEVER = 2**62
 TOLERANCE = 0.01
 """Allowed relative difference between a figure of this file and the same figure of the report.
@@ -211,10 +211,12 @@ def _spans(views: Iterable[Row]) -> Iterator[Row]:
                 "state": row["state"],
                 "brokers": sorted(row.get("brokers") or []),
                 "version": row.get("version"),
+                "unseen": seen if unseen is None else unseen,
                 "since": ((seen if unseen is None else unseen) + seen) // 2,
                 "seen": seen,
                 "until": until,
                 "still": still,
+                "gone": seen if after is None else after["seen_ns"],
                 "open": is_open,
             }
 
@@ -321,18 +323,25 @@ def _left_out(life: Life, fault: Row, observer: str) -> float | None:
         if span["observer"] == observer
         and set(gone) & set(span["brokers"])
         and span["seen"] < back
-        and 2 * span["until"] - span["still"] > fault["begin_ns"]
+        and span["gone"] > fault["begin_ns"]
     ]
     return max(times) if times else None
 
 
-def _disagreements(spans: list[Row], differ: Callable[[Row, Row], bool]) -> dict[str, list[tuple[int, int]]]:
-    """Return, by topic, the intervals in ns in which two nameservers certainly gave different answers."""
+Piece = tuple[int, int, int, int]
+"""Time in which two nameservers gave different answers, as four instants in ns.
+
+The instants are: earliest possible start, certain start, certain end, latest possible end.
+"""
+
+
+def _disagreements(spans: list[Row], differ: Callable[[Row, Row], bool]) -> dict[str, list[Piece]]:
+    """Return, by topic, the times in which two nameservers certainly gave different answers."""
     by_topic: dict[str, list[Row]] = defaultdict(list)
     for span in spans:
         if span["observer"] == "nameserver" and span["state"] in ("routed", "absent"):
             by_topic[span["topic"]].append(span)
-    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    found: dict[str, list[Piece]] = defaultdict(list)
     for topic, shown in by_topic.items():
         shown.sort(key=lambda span: int(span["seen"]))
         for place, one in enumerate(shown):
@@ -341,7 +350,8 @@ def _disagreements(spans: list[Row], differ: Callable[[Row, Row], bool]) -> dict
                     break  # all later spans begin after this one, too
                 end = min(one["still"], other["still"])
                 if one["index"] != other["index"] and other["seen"] < end and differ(one, other):
-                    found[topic].append((other["seen"], end))
+                    unseen = max(one["unseen"], other["unseen"])
+                    found[topic].append((unseen, other["seen"], end, min(one["gone"], other["gone"])))
     return found
 
 
@@ -351,7 +361,7 @@ def _disagreed(life: Life, fault: Row, about: str) -> float:
         [
             (max(begin, fault["begin_ns"]), min(end, fault["until_ns"]))
             for pieces in life.disagreements[about].values()
-            for begin, end in pieces
+            for _, begin, end, _ in pieces
         ]
     )
 
@@ -360,21 +370,19 @@ def _agreed(life: Life, fault: Row, about: str) -> float:
     """Return the time in s from the end of the fault until all nameservers gave the same answers.
 
     Return infinity if a disagreement lasted beyond the fault's window. Leave out disagreements that are
-    shorter than the time between two readings. Also leave out short disagreements about queues that began
+    shorter than the pause between two readings. Also leave out short disagreements about queues that began
     after the fault, because the harness changes the queues all the time.
     """
     latest = fault["healed_ns"]
     for pieces in life.disagreements[about].values():
-        whole: list[tuple[int, int]] = []
-        for begin, end in sorted(pieces):
-            if whole and begin <= whole[-1][1] + READ_EVERY:
-                whole[-1] = whole[-1][0], max(whole[-1][1], end)
-            else:
-                whole.append((begin, end))
-        for begin, end in whole:
+        whole: list[tuple[int, int, int]] = []
+        for unseen, begin, end, gone in sorted(pieces):
+            before = whole.pop() if whole and unseen <= whole[-1][2] else (begin, end, gone)
+            whole.append((min(before[0], begin), max(before[1], end), max(before[2], gone)))
+        for begin, end, _ in whole:
             lasted = min(end, fault["until_ns"]) - begin
             is_ordinary = about == "queues" and begin >= fault["healed_ns"] and lasted <= WAITED
-            if lasted < READ_EVERY or is_ordinary:
+            if lasted < PAUSE or is_ordinary:
                 continue
             if end >= fault["until_ns"]:
                 return math.inf

@@ -295,12 +295,15 @@ def test_cut_of_five_seconds_is_five_seconds_of_disagreement(gold: Gold) -> None
 
 
 def agreed_or_not(root: Path) -> None:
-    """Write the events of three runs with a fault from 5 to 10 s, whose window ends at 18 s.
+    """Write the events of four runs with a fault from 5 to 10 s, whose window ends at 18 s.
 
     - ``changed-later``: two ordinary changes become visible at slightly different instants. The second change
       becomes visible when the window ends.
     - ``differs-on``: nameserver 2 omits a broker from 6 s on, for ever.
-    - ``behind``: a topic changes ten times a second, and nameserver 1 shows no change until 13 s.
+    - ``behind``: a topic changes ten times a second, and nameserver 1 shows no change until 13 s. Readings
+      begin 20 ms after the end of the previous reading, and last 3 ms.
+    - ``in-steps``: nameserver 2 lists other brokers than the others from 9 s on. At 12 s, one reading shows
+      one list, and the next reading another list. Both are still different from the others' list.
     """
     with PlantedRun(root, scenario="changed-later") as run:
         _begin_to_agree(run)
@@ -314,10 +317,18 @@ def agreed_or_not(root: Path) -> None:
     with PlantedRun(root, scenario="behind") as run:
         _begin_to_agree(run)
         for version in range(2, 90):
-            run.view(5.0 + 0.1 * version, version=version, unseen=5.0 + 0.1 * version - 0.01)
-        run.view(13.0, index=1, version=80, unseen=12.99)
+            run.view(5.0 + 0.1 * version, version=version, unseen=5.0 + 0.1 * version - 0.026)
+        run.view(13.0, index=1, version=80, unseen=12.974)
         for version in range(81, 90):
-            run.view(5.0 + 0.1 * version, index=1, version=version, unseen=5.0 + 0.1 * version - 0.01)
+            run.view(5.0 + 0.1 * version, index=1, version=version, unseen=5.0 + 0.1 * version - 0.026)
+    with PlantedRun(root, scenario="in-steps") as run:
+        _begin_to_agree(run)
+        for index in range(2):
+            run.view(9.0, index=index, brokers=[1, 2], unseen=8.974)
+            run.view(12.056, index=index, unseen=12.03)
+        run.view(9.0, index=2, brokers=[0], unseen=8.974)
+        run.view(12.0, index=2, brokers=[0, 1], unseen=11.974)
+        run.view(12.023, index=2, unseen=11.997)
 
 
 def _begin_to_agree(run: PlantedRun) -> None:
@@ -339,7 +350,8 @@ def one_value(gold: Gold, scenario: str, case: str | None, measure: str, block: 
     [
         pytest.param("changed-later", "agree_queues_s", 0.0, id="ordinary changes end no recovery"),
         pytest.param("differs-on", "agree_s", math.inf, id="beyond the window is never"),
-        pytest.param("behind", "agree_queues_s", 2.99, id="short pieces are one disagreement"),
+        pytest.param("behind", "agree_queues_s", 2.974, id="short pieces are one disagreement"),
+        pytest.param("in-steps", "agree_s", 2.03, id="a list in only one reading ends no disagreement"),
     ],
 )
 def test_servers_agree_again_after_the_last_disagreement_that_is_no_ordinary_change(
@@ -358,7 +370,7 @@ def lost_by_itself(root: Path) -> None:
 
 @pytest.mark.parametrize(
     ("plant", "scenarios"),
-    [(agreed_or_not, {"changed-later", "differs-on", "behind"}), (lost_by_itself, {"lost-run"})],
+    [(agreed_or_not, {"changed-later", "differs-on", "behind", "in-steps"}), (lost_by_itself, {"lost-run"})],
 )
 def test_independent_program_computes_the_same_of_planted_runs(
     gold: Gold, tmp_path: Path, spark: SparkSession, plant: Callable[[Path], None], scenarios: set[str]
