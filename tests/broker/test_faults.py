@@ -323,7 +323,7 @@ def test_disk_that_stands_still_holds_up_neither_registrations_nor_the_end(
     while time.monotonic() < until:
         nameserver.expect(103, timeout_s=20)
         registrations += 1
-    assert registrations > 1
+    assert registrations > 5
     assert other.send_message("T0", b"taken").code == 0
     asked_at = time.monotonic()
     assert broker.stop() == 0
