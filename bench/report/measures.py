@@ -240,7 +240,7 @@ MEASURES: Final = {
         ),
         Measure(
             *("lookup_ms_p50", "ms", 1, "Route look-up, typical"),
-            "Median latency from the instant a look-up was due.",
+            "Median latency from the instant a look-up was due. A failed look-up counts as never answered.",
         ),
         Measure(
             *("lookup_ms_p99", "ms", 5, "Route look-up, slowest of 100"),
@@ -248,7 +248,8 @@ MEASURES: Final = {
         ),
         Measure(
             *("announce_ms_p50", "ms", 5, "Registration acknowledged, typical"),
-            "Median from the instant the registration was due until the first server accepted it.",
+            "Median from the instant the registration was due until the first server accepted it. A failed "
+            "one counts as never accepted.",
         ),
         Measure(
             *("announce_ms_p99", "ms", 20, "Registration acknowledged, slowest of 100"),
